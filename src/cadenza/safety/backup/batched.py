@@ -41,6 +41,25 @@ FEW = 32
 #: Obstacles of all environments, or of each.
 BatchedObstacles: TypeAlias = Sequence[Shape] | Obstacles | Sequence[Obstacles]
 
+
+def obstacles_of_each(obstacles: BatchedObstacles, num_envs: int) -> list[Obstacles]:
+    """Return the obstacles of each of ``num_envs`` environments; one object where all share it.
+
+    Raises:
+        InputError: Not shapes, or not one `Obstacles` for each environment.
+    """
+    if not isinstance(obstacles, Sequence) or not obstacles:
+        shapes = cast("Sequence[Shape] | Obstacles", obstacles)
+        return [Obstacles(()).joined(shapes)] * num_envs
+    each = [one for one in obstacles if isinstance(one, Obstacles)]
+    if len(each) < len(obstacles):
+        return [Obstacles(cast("Sequence[Shape]", obstacles))] * num_envs
+    if len(each) != num_envs:
+        expected = f"one for each of {num_envs} environments"
+        refuse(InputError, "obstacles", expected=expected, got=len(each))
+    return each
+
+
 #: What plans are like: with a direction, to stop, or such that need no memory.
 _Form: TypeAlias = Literal["flee", "stop", "any"]
 #: Obstacles, each with the environments that have them.
@@ -179,20 +198,13 @@ class BatchedBackupFilter:
 
     def _groups(self, obstacles: BatchedObstacles | None) -> _Groups:
         """Return the obstacles, each with the environments that have them."""
-        if isinstance(obstacles, Sequence) and obstacles:
-            shapes = list(obstacles)
-            if all(isinstance(one, Obstacles) for one in shapes):
-                if len(shapes) != self.num_envs:
-                    expected, got = f"one for each of {self.num_envs} environments", len(shapes)
-                    refuse(InputError, "obstacles", expected=expected, got=got)
-                rows: dict[int, list[int]] = {}
-                for row, one in enumerate(shapes):
-                    rows.setdefault(id(one), []).append(row)
-                each = cast("list[Obstacles]", [shapes[some[0]] for some in rows.values()])
-                found = [self._single.around(one) for one in each]
-                return list(zip(found, map(np.array, rows.values()), strict=True))
-        found = self._single.around(cast("Iterable[Shape] | Obstacles | None", obstacles))
-        return [(found, np.arange(self.num_envs))]
+        if obstacles is None:
+            return [(self._single.around(None), np.arange(self.num_envs))]
+        each = obstacles_of_each(obstacles, self.num_envs)
+        rows: dict[int, list[int]] = {}
+        for row, one in enumerate(each):
+            rows.setdefault(id(one), []).append(row)
+        return [(self._single.around(each[some[0]]), np.array(some)) for some in rows.values()]
 
     def _scene(self, agents: AgentBatch) -> tuple[BatchedScene, FloatArray]:
         """Return what bases read, and the sum of radii with each partner, shape (J,), m."""

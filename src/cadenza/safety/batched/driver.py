@@ -25,12 +25,14 @@ from torch import Tensor
 from cadenza.core.arrays import FloatArray, require_finite, require_shape
 from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError, refuse
+from cadenza.safety.backup.batched import obstacles_of_each
 from cadenza.safety.batched.filter import BatchedEgoFilter, BatchedStep
 from cadenza.safety.batched.projection import INFEASIBLE
 from cadenza.safety.braking import BrakeLayer
 from cadenza.safety.conformal import SCORE_TOLERANCE, WARMUP_FACTOR
 from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict, canonical_pair_key
 from cadenza.safety.control_models import DoubleIntegratorControlModel
+from cadenza.safety.geometry import Obstacles
 from cadenza.safety.record import Decision
 from cadenza.safety.runtime.env_hooks import BatchEnvHooks, unwrapped
 from cadenza.safety.runtime.observation import (
@@ -198,25 +200,34 @@ class RowwiseEngine:
             self._runtimes[row].begin_episode()
 
     def decide(
-        self, nominal: FloatArray, agents: AgentBatch, partner_ids: Sequence[str | None]
-    ) -> SafetyBatchStep:
-        """Return the actions to execute; ``nominal`` is (B, A), one partner id per environment."""
-        scenes = [agents.snapshots(row) for row in range(len(self._runtimes))]
-        return self.decide_rows(nominal, scenes, partner_ids)
-
-    def decide_rows(
         self,
         nominal: FloatArray,
         scenes: Sequence[Mapping[str, AgentSnapshot] | InputError],
         partner_ids: Sequence[str | None],
     ) -> SafetyBatchStep:
-        """Return the same for scenes that are given one by one, or what is wrong with each."""
+        """Return the actions to execute; ``nominal`` is (B, A), one partner id per environment.
+
+        Args:
+            nominal: Actions, shape (B, A).
+            scenes: Of each environment, or what is wrong with it.
+            partner_ids: Of each environment.
+        """
+        around: list[Obstacles] | list[tuple[()]] = [()] * len(self._runtimes)
+        if self._hooks.obstacles is not None:
+            try:
+                around = obstacles_of_each(self._hooks.obstacles(), len(self._runtimes))
+            except InputError as error:
+                scenes = [error] * len(self._runtimes)
         steps: list[SafetyStep] = []
         for row, (runtime, scene) in enumerate(zip(self._runtimes, scenes, strict=True)):
             if isinstance(scene, InputError):
                 steps.append(runtime.step_blind(nominal[row], scene))
-            else:
-                steps.append(runtime.step(nominal[row], scene, partner_id=partner_ids[row]))
+                continue
+            steps.append(
+                runtime.step(
+                    nominal[row], scene, partner_id=partner_ids[row], obstacles=around[row]
+                )
+            )
         return self._as_batch(steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -261,17 +272,22 @@ class RowwiseEngine:
                 row: step.bad_input for row, step in enumerate(steps) if step.bad_input is not None
             },
             reason={row: step.reason for row, step in enumerate(steps) if step.reason},
-            static_margin=np.array(
-                [min(step.info.get("static_margin", ()), default=math.inf) for step in steps]
-            ),
-            static_uncertified=np.array(
-                [step.info.get("static_uncertified", False) for step in steps], dtype=np.bool_
-            ),
+            **(_static(steps) if any("static_margin" in step.info for step in steps) else {}),
         )
 
     def _table(self, rows: Sequence[LambdaDict]) -> FloatArray:
         """Return one column per pair; 0 where a pair is missing."""
         return np.array([[row.get(key, 0.0) for key in self._keys] for row in rows])
+
+
+def _static(steps: Sequence[SafetyStep]) -> dict[str, Any]:
+    """Return the entries of a record beside obstacles."""
+    margins = [min(step.info.get("static_margin", ()), default=math.inf) for step in steps]
+    uncertified = [step.info.get("static_uncertified", False) for step in steps]
+    return {
+        "static_margin": np.array(margins),
+        "static_uncertified": np.array(uncertified, dtype=np.bool_),
+    }
 
 
 class Scene(NamedTuple):
@@ -752,6 +768,7 @@ class BatchedSafetyDriver:
         emergency_controller: EmergencyController | None = None,
         max_rows: int | None = None,
     ) -> None:
+        options = hooks.room.beside(options)
         controllers = None if emergency_controller is None else {ego_uid: emergency_controller}
         require_parts(ego_uid, hooks.control_models, hooks.bounds, options, controllers)
         if ego_uid not in hooks.control_models or len(hooks.control_models) == 1:
@@ -771,7 +788,8 @@ class BatchedSafetyDriver:
         self._ego_uid, self._action_dim = ego_uid, hooks.control_models[ego_uid].action_dim
         self._engine: VectorEngine | RowwiseEngine
         accelerates = isinstance(hooks.control_models[ego_uid], DoubleIntegratorControlModel)
-        if controllers is None and accelerates and follows(options):
+        scanned = hooks.obstacles is not None
+        if controllers is None and accelerates and follows(options) and not scanned:
             self._engine = VectorEngine(hooks, ego_uid=ego_uid, options=options, max_rows=max_rows)
         else:
             self._engine = self._rowwise_engine()
@@ -838,21 +856,32 @@ class BatchedSafetyDriver:
         return BatchEnvHooks.of(env).control_timestep == self._hooks.control_timestep
 
     def begin_run(self, seed: int) -> None:
-        """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filters."""
+        """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filters.
+
+        This and whatever begins an episode asks for ``build_obstacles()`` again.
+
+        Raises:
+            ConfigurationError: The obstacles are others than before.
+        """
+        self._hooks.room.require_same()
         self._seed, self._untouched = seed, True
         self._engine.begin_run(seed)
 
     def begin_run_rows(self, rows: Sequence[int], seeds: Sequence[int]) -> None:
         """Let a run begin in the environments ``rows``, of one seed each; the others go on."""
+        self._hooks.room.require_same()
         self._engine.begin_run_rows(rows, seeds)
 
     def begin_episode(self) -> None:
         """Forget the last state of every environment; keep lambda."""
-        self._engine.begin_rows(range(self.num_envs))
+        self.begin_rows(range(self.num_envs))
 
     def begin_rows(self, rows: Iterable[int]) -> None:
         """Forget the last state of the environments ``rows``, which a reset disconnects."""
-        self._engine.begin_rows(rows)
+        begun = list(rows)
+        if begun:
+            self._hooks.room.require_same()
+        self._engine.begin_rows(begun)
 
     def step(
         self,
@@ -878,11 +907,14 @@ class BatchedSafetyDriver:
         except InputError as error:
             if isinstance(self._engine, VectorEngine):  # whose options do not say to brake then
                 raise
-            return self._engine.decide_rows(nominal, [error] * self.num_envs, ids)
+            return self._engine.decide(nominal, [error] * self.num_envs, ids)
         if agents.ages_s is not None and isinstance(self._engine, VectorEngine):
             self._follow_ages()
         self._untouched = False
-        return self._engine.decide(nominal, agents, ids)
+        if isinstance(self._engine, VectorEngine):
+            return self._engine.decide(nominal, agents, ids)
+        scenes = [agents.snapshots(row) for row in range(self.num_envs)]
+        return self._engine.decide(nominal, scenes, ids)
 
     def step_rows(
         self,
@@ -906,7 +938,7 @@ class BatchedSafetyDriver:
                 "decided one by one, such as on_bad_input='brake', got others; use step()."
             )
         self._untouched = False
-        return self._engine.decide_rows(nominal, scenes, ids)
+        return self._engine.decide(nominal, scenes, ids)
 
     def _rowwise_engine(self) -> RowwiseEngine:
         return RowwiseEngine(

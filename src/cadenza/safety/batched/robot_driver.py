@@ -17,7 +17,8 @@ from cadenza.safety.backup import BackupKeywords, BatchedBackupFilter
 from cadenza.safety.batched.driver import SafetyBatchStep
 from cadenza.safety.runtime.env_hooks import (
     batch_hook,
-    optional_batch_hook,
+    needed_hook,
+    own_batch_hook,
     require_untouched_batch_actions,
     unwrapped,
 )
@@ -92,9 +93,9 @@ class BatchedRobotDriver:
         require_untouched_batch_actions(env)
         return cls(
             env,
-            RobotTask.of(env, optional_batch_hook, ego_uid=ego_uid),
-            batch_hook(env, "build_agent_batch"),
-            int(batch_hook(env, "num_envs")),
+            RobotTask.of(env, batch_hook, ego_uid=ego_uid),
+            needed_hook(env, "build_agent_batch", own_batch_hook),
+            int(needed_hook(env, "num_envs", own_batch_hook)),
             together=together,
             **settings,
         )
@@ -122,23 +123,23 @@ class BatchedRobotDriver:
     def begin_run(self, seed: int) -> None:
         """Forget everything; nothing is drawn, so that every ``seed`` is the same."""
         del seed
-        self.task.begin()
+        self.task.room.require_same()
         self._filter.reset()
 
     def begin_episode(self) -> None:
         """Forget the plans of all environments."""
-        self.task.begin()
+        self.task.room.require_same()
         self._filter.reset()
 
     def begin_rows(self, rows: Iterable[int]) -> None:
         """Forget the plans of the environments ``rows``."""
-        self.task.begin()
+        self.task.room.require_same()
         self._filter.reset(rows)
 
     def begin_run_rows(self, rows: Iterable[int], seeds: Iterable[int]) -> None:
         """Forget everything of the environments ``rows``; see `begin_run`."""
         del seeds
-        self.task.begin()
+        self.task.room.require_same()
         self._filter.reset(rows)
 
     def step(

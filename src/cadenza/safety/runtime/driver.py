@@ -25,7 +25,8 @@ class SafetyDriver:
     another env sees a frozen scene.
 
     Raises:
-        ConfigurationError: The ego has no control model, or needs an emergency controller.
+        ConfigurationError: The ego has no control model, needs an emergency controller, or cannot
+            be kept clear of the env's obstacles.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class SafetyDriver:
             bounds=hooks.bounds,
             control_timestep=hooks.control_timestep,
             plant=hooks.plant,
-            options=options,
+            options=hooks.room.beside(options),
             emergency_controllers=None
             if emergency_controller is None
             else {ego_uid: emergency_controller},
@@ -130,11 +131,21 @@ class SafetyDriver:
         return EnvHooks.of(env).control_timestep == self._hooks.control_timestep
 
     def begin_run(self, seed: int) -> None:
-        """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter."""
+        """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter.
+
+        Raises:
+            ConfigurationError: As `begin_episode`.
+        """
+        self._hooks.room.require_same()
         self._runtime.begin_run(seed)
 
     def begin_episode(self) -> None:
-        """Forget the last state, which the env's reset disconnects from the next; keep lambda."""
+        """Forget the last state, which the env's reset disconnects from the next; keep lambda.
+
+        Raises:
+            ConfigurationError: The env's obstacles are others than before.
+        """
+        self._hooks.room.require_same()
         self._runtime.begin_episode()
 
     def step(
@@ -152,7 +163,8 @@ class SafetyDriver:
             partner_id: Identity of the partner; None if unknown, which never counts as a change.
             contact_forces: Measured force per pair, N; None means what the env measures, if it
                 offers ``build_contact_forces``.
-            obstacles: What stands around besides `SafetyOptions.obstacles`, a scan for example.
+            obstacles: What stands around besides `SafetyOptions.obstacles` and the env's own, a
+                scan for example.
 
         Raises:
             InputError: Action or scene is malformed or not finite, and the options do not say to

@@ -4,26 +4,39 @@ Needed:    ``build_agent_snapshots()``, ``build_control_models()``, ``build_boun
            ``control_timestep`` and ``plant``.
 Optional:  ``build_contact_forces()``: force per partner id or per pair of ids, N. Without it no
            contact is measured, and ``Bounds.force_limit`` has nothing to compare with.
-Batches:   ``build_agent_batch()`` and ``num_envs`` in place of the first and the last.
+           ``build_obstacles()``: shapes that stand around, see `Room`.
+Batches:   ``build_agent_batch()`` and ``num_envs`` in place of the first; the others of the batch,
+           or of its environments, which must agree.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, cast
 
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.checks import require_kinds
+from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.backup.batched import BatchedObstacles
 from cadenza.safety.cbf import Plant
 from cadenza.safety.contracts import AgentControlModel, Bounds, LambdaDict, canonical_pair_key
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.maps import describe_map
+from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
-#: What to do where an environment lacks a hook.
-REMEDY: Final = (
-    "let the environment offer it, or pass cadenza.guard what it lacks: ego_uid=, snapshots= "
-    "(agents= for a batch), control_models=, bounds=, control_timestep=, plant=; or, for a robot "
-    "that takes velocities, robot=, partner=, obstacles="
-)
+#: What to pass `cadenza.guard` where an environment lacks a hook.
+_REMEDIES: Final = {
+    "build_agent_snapshots": "snapshots=, a function of (env, observation, info) that returns an "
+    "AgentSnapshot by id (docs/how-to/guard-any-env.md begins with one)",
+    "build_agent_batch": "agents=, a function of (env, observation, info) that returns an "
+    "AgentBatch (docs/how-to/guard-any-env.md, many environments)",
+    "build_control_models": "control_models=, how the action moves each agent, by id; or robot= "
+    "for a robot that takes velocities",
+    "build_bounds": "bounds=Bounds(...), the limits of the action",
+    "build_robot_models": "robot=, the model of the guarded robot",
+    "control_timestep": "control_timestep=, the time one step takes in s",
+    "plant": "plant=, 'zoh' if a step holds the acceleration exactly",
+    "ego_uid": "ego_uid=, the id of the guarded agent",
+}
 #: Returns a hook of an environment, or of a batch; None where nobody has it.
 Find: TypeAlias = Callable[[object, str], Any | None]
 #: Measured force, N, per partner id (against the ego) or per pair of ids.
@@ -39,7 +52,8 @@ class EnvHooks:
     bounds: Bounds
     control_timestep: float
     plant: Plant
-    contact_forces: Callable[[], ContactForces] | None = None
+    contact_forces: Callable[[], ContactForces] | None
+    room: "Room"
 
     @classmethod
     def of(cls, env: object) -> "EnvHooks":
@@ -56,6 +70,7 @@ class EnvHooks:
             control_timestep=hook(env, "control_timestep"),
             plant=hook(env, "plant"),
             contact_forces=optional_hook(env, "build_contact_forces"),
+            room=Room(env, optional_hook),
         )
 
     def forces_on(self, ego_uid: str) -> LambdaDict | None:
@@ -78,26 +93,21 @@ def hook(env: object, name: str) -> Any:
     Raises:
         ConfigurationError: No env of the stack has it.
     """
-    try:
-        return _look_up(env, name)
-    except AttributeError as error:
-        raise ConfigurationError(
-            f"SafetyDriver: expected an env with {name}, got {type(unwrapped(env)).__name__} "
-            f"without it; {REMEDY}."
-        ) from error
+    return needed_hook(env, name, optional_hook)
 
 
-def needed_hook(env: object, name: str, find: Find, *, remedy: str = REMEDY) -> Any:
-    """Return what ``find`` finds; ``remedy`` says what to do where that is nothing.
+def needed_hook(env: object, name: str, find: Find) -> Any:
+    """Return what ``find`` finds.
 
     Raises:
         ConfigurationError: It is nothing.
     """
     found = find(env, name)
     if found is None:
+        remedy = f", or pass cadenza.guard {_REMEDIES[name]}" if name in _REMEDIES else ""
         raise ConfigurationError(
             f"guard: expected an environment with {name}, got {type(unwrapped(env)).__name__} "
-            f"without it; {remedy}."
+            f"without it; let it offer that{remedy}."
         )
     return found
 
@@ -117,26 +127,46 @@ _ALIKE: Final = ("build_robot_models", "build_partner_bound", _ROOM, "control_ti
 
 
 class Room:
-    """What an environment says stands around: ``build_obstacles()``, the same in every episode.
+    """What stands around: what the caller names, else ``build_obstacles()`` of the environment.
 
     Attributes:
-        shapes: Its answer; nothing without the hook.
+        shapes: What stands still, the same in every episode.
+        scan: Returns the shapes of each step; None where all stand still.
     """
 
-    def __init__(self, env: object, find: Find | None) -> None:
-        """Ask ``env``; ``find`` returns a hook of it, None where nobody has it or is asked.
+    def __init__(
+        self,
+        env: object = None,
+        find: Find | None = None,
+        given: Iterable[Shape] | Obstacles | Callable[..., Any] | None = None,
+    ) -> None:
+        """Take what is given; without that, ask ``env``.
+
+        Args:
+            env: An environment, or a batch.
+            find: Returns a hook of it, None where nobody has it.
+            given: Shapes, () for none; or a function that returns those of each step.
 
         Raises:
-            InputError: The answer holds something else than shapes.
+            ConfigurationError: Something else than shapes is given or offered.
         """
-        self._build: Callable[[], Iterable[Shape] | Obstacles] | None = find and find(env, _ROOM)
-        self.shapes: Obstacles = self._ask()
+        self.scan: Callable[..., Any] | None = given if callable(given) else None
+        self._build: Callable[[], Iterable[Shape] | Obstacles] | None = None
+        if given is None and find is not None:
+            self._build = find(env, _ROOM)
+        given = () if given is None or callable(given) else given
+        self.shapes: Obstacles = _shapes("obstacles", given) if self._build is None else self._ask()
 
     def _ask(self) -> Obstacles:
-        return Obstacles(() if self._build is None else _shapes(self._build()))
+        return _shapes(_ROOM, () if self._build is None else self._build())
+
+    def beside(self, options: SafetyOptions) -> SafetyOptions:
+        """Return options with what stands still here besides their own obstacles."""
+        require_kinds("guard", options=(options, SafetyOptions))
+        return replace(options, obstacles=(*options.obstacles, *self.shapes.shapes))
 
     def require_same(self) -> None:
-        """Ask again.
+        """Ask the environment again; called in every episode.
 
         Raises:
             ConfigurationError: The answer is another one: the filter would know the wrong walls.
@@ -149,11 +179,14 @@ class Room:
             )
 
 
-def _shapes(obstacles: Iterable[Shape] | Obstacles) -> Sequence[Shape]:
-    return obstacles.shapes if isinstance(obstacles, Obstacles) else list(obstacles)
+def _shapes(name: str, obstacles: Iterable[Shape] | Obstacles) -> Obstacles:
+    try:
+        return Obstacles(()).joined(obstacles)
+    except InputError as error:
+        raise ConfigurationError(f"guard: {name}: {error}") from error
 
 
-def require_alike(name: str, answers: Sequence[Any]) -> None:
+def _require_alike(name: str, answers: Sequence[Any]) -> None:
     """Refuse environments of a batch that answer a hook about the robot or its room differently.
 
     Raises:
@@ -161,7 +194,7 @@ def require_alike(name: str, answers: Sequence[Any]) -> None:
     """
     if name not in _ALIKE:
         return
-    told = [describe_map(Obstacles(_shapes(x))) for x in answers] if name == _ROOM else answers
+    told = [describe_map(_shapes(name, x)) for x in answers] if name == _ROOM else answers
     if any(one != told[0] for one in told):
         remedy = (
             "pass cadenza.guard obstacles= as a function of (env, observation, info) that returns "
@@ -222,41 +255,61 @@ class BatchEnvHooks:
     plant: Plant  # How the environments integrate one step
     num_envs: int  # Environments B
 
+    room: Room = field(default_factory=Room)  # What stands around
+    #: Returns what stands around in this step besides; None without
+    obstacles: Callable[[], BatchedObstacles] | None = None
+
     @classmethod
     def of(cls, env: object) -> "BatchEnvHooks":
-        """Read the hooks of ``env`` through its wrappers, none of which may change actions."""
+        """Read the hooks of ``env`` through its wrappers, none of which may change actions.
+
+        Raises:
+            ConfigurationError: A hook is missing, or a wrapper changes actions.
+        """
         require_untouched_batch_actions(env)
         return cls(
-            agents=batch_hook(env, "build_agent_batch"),
-            control_models=batch_hook(env, "build_control_models")(),
-            bounds=batch_hook(env, "build_bounds")(),
-            control_timestep=batch_hook(env, "control_timestep"),
-            plant=batch_hook(env, "plant"),
-            num_envs=int(batch_hook(env, "num_envs")),
+            agents=needed_hook(env, "build_agent_batch", own_batch_hook),
+            control_models=needed_hook(env, "build_control_models", batch_hook)(),
+            bounds=needed_hook(env, "build_bounds", batch_hook)(),
+            control_timestep=needed_hook(env, "control_timestep", batch_hook),
+            plant=needed_hook(env, "plant", batch_hook),
+            num_envs=int(needed_hook(env, "num_envs", own_batch_hook)),
+            room=Room(env, batch_hook),
         )
 
 
-def batch_hook(env: object, name: str) -> Any:
-    """Return an attribute of the batch, looked up through its wrappers, which do not forward.
+def own_batch_hook(env: object, name: str) -> Any | None:
+    """Return an attribute of the batch, looked up through its wrappers, which do not forward."""
+    return next((getattr(layer, name) for layer in _layers(env) if hasattr(layer, name)), None)
+
+
+def batch_hook(env: object, name: str) -> Any | None:
+    """Return a hook of the batch, or of its environments; None where nobody has it.
 
     Raises:
-        ConfigurationError: Nothing of the stack has it.
+        ConfigurationError: One filter decides for all environments, and they differ.
     """
-    found = optional_batch_hook(env, name)
-    if found is None:
-        raise ConfigurationError(
-            f"BatchedSafetyDriver: expected a batch with {name}, got {type(env).__name__} without "
-            f"it; {REMEDY}."
-        )
-    return found
+    found = own_batch_hook(env, name)
+    if found is not None or not all_have(env, name):
+        return found
+    call: Callable[[str], Sequence[Any]] = cast("Any", unwrapped(env)).call
+
+    def ask() -> Any:
+        """Return what all say; they call their own hook, which may live in another process."""
+        answers = call(name)
+        _require_alike(name, answers)
+        return answers[0]
+
+    return ask if name.startswith("build_") else ask()
 
 
-def optional_batch_hook(env: object, name: str) -> Any | None:
-    """Return an attribute of the batch, looked up in the same way; None if nobody has it."""
-    for layer in _layers(env):
-        if hasattr(layer, name):
-            return getattr(layer, name)
-    return None
+def all_have(env: object, name: str) -> bool:
+    """Return whether a batch reaches environments with a hook.
+
+    They are asked first, since a process that holds an environment ends with an error.
+    """
+    ask: Callable[..., Sequence[bool]] | None = getattr(unwrapped(env), "call", None)
+    return ask is not None and all(ask("has_wrapper_attr", name))
 
 
 def require_untouched_batch_actions(env: object) -> None:

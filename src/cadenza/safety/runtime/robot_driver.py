@@ -16,7 +16,7 @@ Record:  ``braked`` says that the backup itself is executed, stopping or escapin
 Units:   m, m/s, s; interventions in the unit of the action.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Unpack
 
@@ -55,24 +55,14 @@ class RobotTask:
     Attributes:
         robot: Its model.
         partners: Bounds of all others that move.
-        obstacles: Shapes that stand still.
+        room: What stands around.
         control_timestep: Time one ``step`` takes, s.
     """
 
     robot: RobotModel
     partners: Sequence[PartnerBound]
-    obstacles: Sequence[Shape] | Obstacles
+    room: Room
     control_timestep: float
-    room: Room | None = None  # Where the obstacles are the environment's own
-
-    def begin(self) -> None:
-        """Look whether the environment's obstacles are still the same; called in every episode.
-
-        Raises:
-            ConfigurationError: They are others.
-        """
-        if self.room is not None:
-            self.room.require_same()
 
     @classmethod
     def of(
@@ -83,7 +73,7 @@ class RobotTask:
         ego_uid: str | None = None,
         robot: RobotModel | None = None,
         partner: PartnerBound | Sequence[PartnerBound] | None = None,
-        obstacles: Sequence[Shape] | Obstacles | None = None,
+        obstacles: Iterable[Shape] | Obstacles | Callable[..., Any] | None = None,
         control_timestep: float | None = None,
     ) -> "RobotTask":
         """Return the task of ``env``; what is None is looked up in the environment.
@@ -94,7 +84,7 @@ class RobotTask:
             ego_uid: The robot to guard, where ``robot`` is not given.
             robot: Its model.
             partner: Bound of its partner, or of each of several; () for nobody.
-            obstacles: Shapes; () for none.
+            obstacles: See `Room`.
             control_timestep: Time one ``step`` takes, s.
 
         Raises:
@@ -114,17 +104,14 @@ class RobotTask:
         if bounds is None:
             build = find(env, "build_partner_bound")
             bounds = () if build is None else build()
-        room = Room(env, find if obstacles is None else None)
         dt = control_timestep
         if dt is None:
-            remedy = "pass cadenza.guard control_timestep=, the time one step takes in s"
-            dt = needed_hook(env, "control_timestep", find, remedy=remedy)
+            dt = needed_hook(env, "control_timestep", find)
         return cls(
             robot=robot,
             partners=(bounds,) if isinstance(bounds, PartnerBound) else bounds,
-            obstacles=room.shapes if obstacles is None else obstacles,
+            room=Room(env, find, obstacles),
             control_timestep=dt,
-            room=room if obstacles is None else None,
         )
 
     def build_filter(self, **settings: Unpack[BackupKeywords]) -> BackupFilter:
@@ -137,7 +124,7 @@ class RobotTask:
             self.robot,
             self.partners,
             dt=self.control_timestep,
-            obstacles=self.obstacles,
+            obstacles=self.room.shapes,
             **settings,
         )
 
@@ -228,7 +215,7 @@ class RobotDriver:
         Raises:
             ConfigurationError: The env's obstacles are others than before.
         """
-        self.task.begin()
+        self.task.room.require_same()
         self._filter.reset()
 
     def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> SafetyStep:

@@ -11,7 +11,7 @@ from cadenza.core.environments import advice_on, made_by_id
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import optional_hook
+from cadenza.safety.runtime.env_hooks import batch_hook, optional_hook
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.robot_driver import MODELS_HOOK, takes_velocities
 from cadenza.safety.wrappers.action_port import (
@@ -23,18 +23,17 @@ from cadenza.safety.wrappers.action_port import (
     TaskKeywords,
 )
 from cadenza.safety.wrappers.robot import (
-    BatchObstacleSource,
     RobotFilterWrapper,
     RobotKeywords,
     VectorRobotFilterWrapper,
 )
 from cadenza.safety.wrappers.single import Fallback, GuardedEnv, SafetyFilterWrapper
 from cadenza.safety.wrappers.vector import (
+    BatchObstacleSource,
     BatchPartnerSource,
     BatchSource,
     GuardedBatch,
     VectorSafetyFilterWrapper,
-    find,
 )
 
 
@@ -54,7 +53,7 @@ class SingleKeywords(GuardKeywords, total=False):
     fallback: Fallback
     partner_id: PartnerSource | None
     contact_forces: ForceSource | None
-    obstacles: Sequence[Shape] | Obstacles | ObstacleSource
+    obstacles: Sequence[Shape] | Obstacles | ObstacleSource | None
 
 
 class VectorKeywords(GuardKeywords, total=False):
@@ -62,6 +61,7 @@ class VectorKeywords(GuardKeywords, total=False):
 
     agents: BatchSource | None
     emergency_controller: EmergencyController | None
+    obstacles: Sequence[Shape] | Obstacles | BatchObstacleSource | None
     partner_id: BatchPartnerSource | None
 
 
@@ -140,7 +140,7 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
         )
     batch = isinstance(made, VectorEnv)
     velocities = "robot" in task or takes_velocities(
-        cast("object", made), find if batch else optional_hook
+        cast("object", made), batch_hook if batch else optional_hook
     )
     kind, keywords = _WRAPPERS[velocities, batch]
     if velocities and _SOURCES[not batch] in task:

@@ -5,7 +5,7 @@ looked up in the environment, by the hooks of `cadenza.safety.runtime.robot_driv
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, Unpack
+from typing import Any, Unpack
 
 import gymnasium as gym
 import numpy as np
@@ -22,10 +22,9 @@ from cadenza.safety.backup import (
     BatchedBackupStep,
     RobotModel,
 )
-from cadenza.safety.backup.batched import BatchedObstacles
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import optional_hook
+from cadenza.safety.runtime.env_hooks import Find, batch_hook, optional_hook
 from cadenza.safety.runtime.robot_driver import RobotTask
 from cadenza.safety.wrappers.action_port import (
     ActionMap,
@@ -36,16 +35,12 @@ from cadenza.safety.wrappers.action_port import (
 )
 from cadenza.safety.wrappers.single import GuardedEnv, Tell
 from cadenza.safety.wrappers.vector import (
+    BatchObstacleSource,
     BatchSource,
     BatchTell,
     GuardedBatch,
     agents_of,
-    find,
 )
-
-#: Returns the shapes of one step, of all environments or of each, from environment, last
-#: observation and last info.
-BatchObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], BatchedObstacles]
 
 
 class RobotKeywords(BackupKeywords, total=False):
@@ -108,9 +103,7 @@ class RobotFilterWrapper(GuardedEnv):
                 be given.
         """
         super().__init__(env, snapshots=snapshots)
-        self._scan = obstacles if callable(obstacles) else None
-        standing = () if callable(obstacles) else obstacles
-        self._task, self._filter, self._port = _parts(env, optional_hook, (), standing, **robot)
+        self._task, self._filter, self._port = _parts(env, optional_hook, (), obstacles, **robot)
         self._last_step: BackupStep | None = None
 
     @property
@@ -125,13 +118,14 @@ class RobotFilterWrapper(GuardedEnv):
 
     def _begin(self, seed: int | None) -> None:
         del seed  # nothing is remembered of the last episode, with a seed or without
-        self._task.begin()
+        self._task.room.require_same()
         self._filter.reset()
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, Tell]:
         sources = self._sources()
         scene = checked_scene(self._snapshots(*sources))
-        shapes = None if self._scan is None else self._scan(*sources)
+        scan = self._task.room.scan
+        shapes = None if scan is None else scan(*sources)
         self._last_step = step = self._filter.filter(nominal, scene, obstacles=shapes)
         change = float(np.linalg.norm(step.action - nominal))
         return step.action, lambda given, applied: {
@@ -172,9 +166,8 @@ class VectorRobotFilterWrapper(GuardedBatch):
             ConfigurationError: As `RobotFilterWrapper`.
         """
         super().__init__(env, agents=agents)
-        self._scan = obstacles if callable(obstacles) else None
-        standing = () if callable(obstacles) else obstacles
-        self._task, single, self._port = _parts(env, find, (env.num_envs,), standing, **robot)
+        rows = (env.num_envs,)
+        self._task, single, self._port = _parts(env, batch_hook, rows, obstacles, **robot)
         if agents is None:
             self._agents = agents_of(env, ego_uid=single.robot.uid)
         self._filter = BatchedBackupFilter(single, env.num_envs)
@@ -186,17 +179,18 @@ class VectorRobotFilterWrapper(GuardedBatch):
 
     def _begin(self, seed: Any, rows: list[int] | None) -> None:
         del seed
-        self._task.begin()
+        self._task.room.require_same()
         self._filter.reset(rows)
 
     def _end(self, rows: list[int]) -> None:
         if rows:
-            self._task.begin()
+            self._task.room.require_same()
         self._filter.reset(rows)
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
         sources = self._sources()
-        shapes = None if self._scan is None else self._scan(*sources)
+        scan = self._task.room.scan
+        shapes = None if scan is None else scan(*sources)
         step = self._filter.filter(nominal, self._agents(*sources), obstacles=shapes)
         change = np.linalg.norm(step.action - nominal, axis=1)
         return step.action, lambda given, applied, untouched: {
@@ -207,9 +201,9 @@ class VectorRobotFilterWrapper(GuardedBatch):
 
 def _parts(
     env: Any,
-    find: Callable[[object, str], Any | None],
+    find: Find,
     rows: tuple[int, ...],
-    obstacles: Sequence[Shape] | Obstacles | None,
+    obstacles: Sequence[Shape] | Obstacles | Callable[..., Any] | None,
     *,
     ego_uid: str | None = None,
     robot: RobotModel | None = None,

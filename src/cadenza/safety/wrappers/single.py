@@ -206,7 +206,8 @@ class SafetyFilterWrapper(GuardedEnv):
     """Filters the ego's action and reports in ``info["safety"]``; see `safety_record` for its keys.
 
     What is not given is looked up in the environment: ``build_agent_snapshots()``,
-    ``build_control_models()``, ``build_bounds()``, ``control_timestep``, ``plant``, ``ego_uid``.
+    ``build_control_models()``, ``build_bounds()``, ``control_timestep``, ``plant``, ``ego_uid`` and
+    ``build_obstacles()``, without which nothing stands around.
 
     ``reset(seed=k)`` starts everything over, so that equal seeds give equal episodes; ``reset()``
     keeps what was learnt about the partner.
@@ -224,7 +225,7 @@ class SafetyFilterWrapper(GuardedEnv):
         action_from_control: ActionMap | None = None,
         partner_id: PartnerSource | None = None,
         contact_forces: ForceSource | None = None,
-        obstacles: Sequence[Shape] | Obstacles | ObstacleSource = (),
+        obstacles: Sequence[Shape] | Obstacles | ObstacleSource | None = None,
         **task: Unpack[TaskKeywords],
     ) -> None:
         """Wrap ``env``.
@@ -240,7 +241,7 @@ class SafetyFilterWrapper(GuardedEnv):
             partner_id: Called like ``snapshots``; None means an unknown partner.
             contact_forces: Called like ``snapshots``; None means no measurements.
             obstacles: Shapes that stand still, besides those of ``options``; or called like
-                ``snapshots`` for the shapes of a step, of a scan for example.
+                ``snapshots`` for the shapes of a step, of a scan for example; None is looked up.
             **task: See `TaskKeywords`.
 
         Raises:
@@ -254,30 +255,21 @@ class SafetyFilterWrapper(GuardedEnv):
             "SafetyFilterWrapper",
             partner_id=(partner_id, Callable | None),
             contact_forces=(contact_forces, Callable | None),
-            obstacles=(obstacles, Sequence | Obstacles | Callable),
             action_to_control=(action_to_control, Callable | None),
             action_from_control=(action_from_control, Callable | None),
         )
         self._partner_id, self._forces = partner_id, contact_forces
-        self._options = SafetyOptions() if options is None else options
-        self._scan = obstacles if callable(obstacles) else None
-        # Shapes or a function that are given take the place of what the environment offers.
-        given = callable(obstacles) or len(obstacles) > 0
-        self._room = Room(env, None if given else optional_hook)
-        if not callable(obstacles):
-            shapes = obstacles.shapes if isinstance(obstacles, Obstacles) else obstacles
-            lasting = (*self._options.obstacles, *self._room.shapes.shapes, *shapes)
-            self._options = replace(self._options, obstacles=lasting)
-        if self._scan is not None and fallback != "retreat":
-            raise _fallback_refused(fallback)
-        self._fallback = _checked_fallback(fallback, self._options)
+        self._room = Room(env, optional_hook, obstacles)
+        options = self._room.beside(SafetyOptions() if options is None else options)
+        beside = self._room.scan is not None or len(options.obstacles) > 0
+        self._fallback = _checked_fallback(fallback, options, beside_obstacles=beside)
         self._runtime = SafetyRuntime(
             ego_uid=known.ego_uid,
             control_models=known.control_models,
             bounds=known.bounds,
             control_timestep=known.control_timestep,
             plant=known.plant,
-            options=self._options,
+            options=options,
             emergency_controllers=emergency_controllers,
         )
         self._port = known.port(env.action_space, action_to_control, action_from_control)
@@ -322,7 +314,7 @@ class SafetyFilterWrapper(GuardedEnv):
         try:
             snapshots = checked_scene(self._snapshots(*sources))
             forces = None if self._forces is None else self._forces(*sources)
-            around = () if self._scan is None else self._scan(*sources)
+            around = () if self._room.scan is None else self._room.scan(*sources)
         except InputError as error:  # a snapshot refuses numbers that are not finite
             return self._runtime.step_blind(nominal, error), {}, False
         step = self._runtime.step(
@@ -365,7 +357,9 @@ class SafetyFilterWrapper(GuardedEnv):
         return np.clip(answer.astype(np.float64), -c, c)
 
 
-def _checked_fallback(fallback: Fallback, options: SafetyOptions) -> Fallback:
+def _checked_fallback(
+    fallback: Fallback, options: SafetyOptions, *, beside_obstacles: bool
+) -> Fallback:
     if not callable(fallback) and fallback not in ("retreat", "stop"):
         raise ConfigurationError(
             f"SafetyFilterWrapper: fallback: expected 'retreat', 'stop' or a function, got "
@@ -376,13 +370,9 @@ def _checked_fallback(fallback: Fallback, options: SafetyOptions) -> Fallback:
             "SafetyFilterWrapper: expected fallback 'retreat' with on_bad_input='brake', which "
             f"carries the state on by the runtime's own actions, got {fallback!r}."
         )
-    if fallback != "retreat" and options.obstacles:
-        raise _fallback_refused(fallback)
+    if fallback != "retreat" and beside_obstacles:
+        raise ConfigurationError(
+            "SafetyFilterWrapper: expected fallback 'retreat' beside obstacles, before which the "
+            f"runtime stops by its own actions, got {fallback!r}."
+        )
     return fallback
-
-
-def _fallback_refused(fallback: Fallback) -> ConfigurationError:
-    return ConfigurationError(
-        "SafetyFilterWrapper: expected fallback 'retreat' beside obstacles, before which the "
-        f"runtime stops by its own actions, got {fallback!r}."
-    )

@@ -9,7 +9,6 @@ Automatic resets: a forecast is never scored across a reset, whatever the mode.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias, Unpack, cast
 
@@ -21,18 +20,20 @@ from cadenza.core.arrays import FloatArray
 from cadenza.core.checks import require_kinds
 from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.safety.backup.batched import BatchedObstacles
 from cadenza.safety.batched.driver import BatchedSafetyDriver, SafetyBatchStep
 from cadenza.safety.contracts import EmergencyController
+from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import (
     BatchEnvHooks,
     Room,
+    all_have,
     batch_hook,
     hook,
-    optional_batch_hook,
-    require_alike,
+    needed_hook,
+    own_batch_hook,
     require_untouched_actions,
     require_untouched_batch_actions,
-    unwrapped,
 )
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch, WheeledSnapshot
@@ -48,6 +49,8 @@ from cadenza.safety.wrappers.action_port import (
 BatchSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], AgentBatch]
 #: Returns the scene of each environment, or what is wrong with it.
 RowSource: TypeAlias = Callable[[], Sequence[Mapping[str, AgentSnapshot] | InputError]]
+#: Returns the shapes of one step, of all environments or of each, from the same.
+BatchObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], BatchedObstacles]
 #: Returns the partner's identity, of all environments or of each, from the same.
 BatchPartnerSource: TypeAlias = Callable[
     [Any, Any, dict[str, Any]], str | Sequence[str | None] | None
@@ -165,19 +168,22 @@ class VectorSafetyFilterWrapper(GuardedBatch):
         action_to_control: ActionMap | None = None,
         action_from_control: ActionMap | None = None,
         partner_id: BatchPartnerSource | None = None,
+        obstacles: Sequence[Shape] | Obstacles | BatchObstacleSource | None = None,
         **task: Unpack[TaskKeywords],
     ) -> None:
         """Wrap ``env``, a batch whose action is a Box, or a Dict of Boxes by agent.
 
         ``agents`` and ``partner_id`` are called with (env, observation, info) before every step.
-        All else is as of `SafetyFilterWrapper`; maps of actions take batches of them.
+        All else is as of `SafetyFilterWrapper`; maps of actions take batches of them, and a
+        function for ``obstacles`` returns the shapes of all environments, or one `Obstacles` for
+        each. Beside obstacles environments are decided one by one.
 
         Raises:
             ConfigurationError: The action space does not fit, a wrapper inside changes actions
                 after the filter, or something is neither given nor offered.
         """
         super().__init__(env, agents=agents)
-        known = Task.of(env, find, **task)
+        known = Task.of(env, batch_hook, **task)
         require_kinds(
             "VectorSafetyFilterWrapper",
             partner_id=(partner_id, Callable | None),
@@ -185,8 +191,8 @@ class VectorSafetyFilterWrapper(GuardedBatch):
             action_from_control=(action_from_control, Callable | None),
         )
         options = SafetyOptions() if options is None else options
-        self._room = Room(env, find)
-        options = replace(options, obstacles=(*options.obstacles, *self._room.shapes.shapes))
+        room = Room(env, batch_hook, obstacles)
+        scan = room.scan
         self._rows = rows_of(env) if agents is None and options.on_bad_input == "brake" else None
         self._partner_id = partner_id
         self._driver = BatchedSafetyDriver(
@@ -198,6 +204,8 @@ class VectorSafetyFilterWrapper(GuardedBatch):
                 control_timestep=known.control_timestep,
                 plant=known.plant,
                 num_envs=env.num_envs,
+                room=room,
+                obstacles=None if scan is None else lambda: scan(*self._sources()),
             ),
             ego_uid=known.ego_uid,
             options=options,
@@ -212,15 +220,12 @@ class VectorSafetyFilterWrapper(GuardedBatch):
         return self._driver
 
     def _begin(self, seed: Any, rows: list[int] | None) -> None:
-        self._room.require_same()
         if seed is None or rows is not None:
             self._driver.begin_rows(range(self.num_envs) if rows is None else rows)
         else:
             self._driver.begin_run(int(np.ravel(seed)[0] or 0))
 
     def _end(self, rows: list[int]) -> None:
-        if rows:
-            self._room.require_same()
         self._driver.begin_rows(rows)
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
@@ -280,43 +285,18 @@ def agents_of(env: VectorEnv[Any, Any, Any], *, ego_uid: str | None = None) -> B
     Raises:
         ConfigurationError: Neither offers where everybody is.
     """
-    build: Callable[[], AgentBatch] | None = optional_batch_hook(env, "build_agent_batch")
+    build: Callable[[], AgentBatch] | None = own_batch_hook(env, "build_agent_batch")
     if build is not None:
         return lambda _env, _obs, _info: build()
     name = "build_agent_snapshots"
-    if not _all_have(env, name):
-        return batch_hook(env, "build_agent_batch")  # which says what is missing
+    if not all_have(env, name):
+        return needed_hook(env, "build_agent_batch", own_batch_hook)  # which says what is missing
     ask: Any = cast("Any", env.unwrapped).call
 
     def read(_env: Any, _obs: Any, _info: dict[str, Any]) -> AgentBatch:
         return stack_snapshots([checked_scene(one) for one in ask(name)], ego_uid=ego_uid)
 
     return read
-
-
-def find(env: object, name: str) -> Any | None:
-    """Return a hook of the batch, or of its first environment; None where nobody has it."""
-    found = optional_batch_hook(env, name)
-    if found is not None or not _all_have(env, name):
-        return found
-    call: Callable[[str], Sequence[Any]] = cast("Any", unwrapped(env)).call
-
-    def ask() -> Any:
-        """Return what all say; they call their own hook, which may live in another process."""
-        answers = call(name)
-        require_alike(name, answers)
-        return answers[0]
-
-    return ask if name.startswith("build_") else ask()
-
-
-def _all_have(env: object, name: str) -> bool:
-    """Return whether a batch reaches environments with a hook.
-
-    They are asked first, since a process that holds an environment ends with an error.
-    """
-    ask: Callable[..., Sequence[bool]] | None = getattr(unwrapped(env), "call", None)
-    return ask is not None and all(ask("has_wrapper_attr", name))
 
 
 def rows_of(env: VectorEnv[Any, Any, Any]) -> RowSource | None:
@@ -341,7 +321,7 @@ def _record(
     untouched: NDArray[np.bool_],
 ) -> dict[str, NDArray[Any]]:
     """Return the record of one step, the environment first on every axis."""
-    beside = np.isfinite(step.static_margin).any()
+    beside = isinstance(step.static_margin, np.ndarray)
     static = {"static_margin": step.static_margin, "static_uncertified": step.static_uncertified}
     return {
         "intervened": ~untouched & (applied != nominal).any(axis=1),

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety import (
     AgentSnapshot,
     Bounds,
@@ -15,8 +15,12 @@ from cadenza.safety import (
     UnicycleModel,
     WheeledSnapshot,
 )
+from cadenza.safety.batched.driver import BatchedSafetyDriver
 from cadenza.safety.geometry import HalfSpace, Obstacles
+from cadenza.safety.runtime.driver import SafetyDriver
+from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.verifier.robots import UnicyclePlant
+from cadenza.safety.wrappers.vector import stack_snapshots
 
 DT, RADIUS = 0.1, 0.2
 CART = UnicycleModel("cart", 1.0, 0.5, 2.0, 1.0, 4.0, RADIUS)
@@ -97,6 +101,15 @@ class PointEnv(gym.Env):
             "ego": AgentSnapshot(self.state[:2], self.state[2:], RADIUS),
             "dog": AgentSnapshot((-5.0, 0.0), (0.0, 0.0), RADIUS),
         }
+
+
+class PointBatch(SyncVectorEnv):
+    """Points as one batch, which tells where they are; each tells of its own wall."""
+
+    ego_uid, control_timestep, plant = "ego", DT, "zoh"
+
+    def build_agent_batch(self):
+        return stack_snapshots([one.unwrapped.build_agent_snapshots() for one in self.envs])
 
 
 def drive(env, steps=40):
@@ -193,3 +206,121 @@ def test_batch_tells_of_walls_what_one_environment_tells():
     assert alone["safety"]["static_uncertified"]
     assert together["safety"]["static_uncertified"].all()
     assert (together["safety"]["static_margin"] == alone["safety"]["static_margin"].min()).all()
+
+
+def test_walls_that_an_environment_offers_are_kept_clear_by_its_drivers():
+    env, batch = PointEnv(), PointBatch([PointEnv] * 2)
+    one = SafetyDriver.from_env(env, ego_uid="ego", options=SafetyOptions())
+    many = BatchedSafetyDriver.from_env(batch, ego_uid="ego")
+    for world, driver in ((env, one), (batch, many)):
+        world.reset(seed=0)
+        driver.begin_run(0)
+        driver.begin_episode()
+    for _ in range(60):
+        seen, *_ = env.step(one.step(np.array([2.0, 0.0])).action)
+        step = many.step(np.tile([2.0, 0.0], (2, 1)))
+        places, *_ = batch.step(step.action)
+    assert 0.6 < seen[0] <= 1.0 - RADIUS
+    assert (places[:, :2] == seen[:2]).all()
+    assert (step.static_margin >= 0.0).all()
+
+
+def test_drivers_refuse_rooms_that_change_or_differ():
+    env, batch = PointEnv(), PointBatch([PointEnv] * 2)
+    one = SafetyDriver.from_env(env, ego_uid="ego", options=SafetyOptions())
+    many = BatchedSafetyDriver.from_env(batch, ego_uid="ego")
+    many.begin_rows([1])
+    for each in (env, *batch.envs):
+        each.wall = 0.8
+    changes = (
+        *(one.begin_episode, lambda: one.begin_run(0)),
+        *(many.begin_episode, lambda: many.begin_run(0), lambda: many.begin_rows([1])),
+    )
+    for begin in changes:
+        with pytest.raises(ConfigurationError, match="expected the same obstacles in every epis"):
+            begin()
+    many.begin_rows([])  # nobody begins anything
+    batch.envs[0].wall = 0.7
+    with pytest.raises(ConfigurationError, match="build_obstacles: expected the same answer of"):
+        BatchedSafetyDriver.from_env(batch, ego_uid="ego")
+
+
+NEARER = HalfSpace((-1.0, 0.0), -0.8)  # before the wall that the environment offers
+
+
+def scan(*_):
+    return (NEARER,)
+
+
+def scans(env, _observation, _info):
+    return [Obstacles([NEARER]), Obstacles([HalfSpace((-1.0, 0.0), -0.7)])]
+
+
+@pytest.mark.parametrize(
+    ("given", "ends"),
+    [
+        ((NEARER,), (0.8, 0.8)),
+        (Obstacles([NEARER]), (0.8, 0.8)),
+        (scan, (0.8, 0.8)),
+        (lambda *sources: iter(scan(*sources)), (0.8, 0.8)),
+        (scans, (0.8, 0.7)),
+    ],
+)
+def test_batch_of_accelerated_robots_heeds_the_obstacles_that_are_given(given, ends):
+    places, record = drive(cadenza.guard(SyncVectorEnv([PointEnv] * 2), obstacles=given), 60)
+    for x, end in zip(places[:, 0], ends, strict=True):
+        assert end - 0.3 < x <= end - RADIUS
+    assert (record["static_margin"] >= 0.0).all()
+    assert not record["static_uncertified"].any()
+
+
+def test_given_obstacles_stand_in_for_offered_ones():
+    places, record = drive(cadenza.guard(SyncVectorEnv([PointEnv] * 2), obstacles=()), 60)
+    assert (places[:, 0] > 1.0).all()
+    assert "static_margin" not in record
+    single = cadenza.guard(PointEnv(), obstacles=())
+    single.reset(seed=0)
+    for _ in range(30):
+        seen, *_ = single.step(np.array([2.0, 0.0]))
+    assert seen[0] > 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ([Obstacles([NEARER])], "obstacles: expected one for each of 2 environments, got 1"),
+        (["wall"], r"shapes\[0\]: expected one of HalfSpace"),
+        (3, "obstacles: expected a sequence of shapes"),
+    ],
+)
+def test_scan_of_a_batch_that_is_malformed_is_bad_input(answer, told):
+    batch = SyncVectorEnv([PointEnv] * 2)
+    refusing = cadenza.guard(batch, obstacles=lambda *_: answer)
+    refusing.reset(seed=0)
+    with pytest.raises(InputError, match=told):
+        refusing.step(np.ones((2, 2)))
+    answers = iter([(NEARER,), answer])
+    options = SafetyOptions(on_bad_input="brake")
+    braking = cadenza.guard(batch, obstacles=lambda *_: next(answers), options=options)
+    braking.reset(seed=0)
+    braking.step(np.ones((2, 2)))
+    *_, info = braking.step(np.ones((2, 2)))
+    assert info["safety"]["bad_input"][1]
+    assert (info["safety"]["applied_action"][:, 0] < 0.0).all()
+    assert np.isfinite(info["safety"]["static_margin"]).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (lambda env: env, "build_agent_snapshots.*pass cadenza.guard snapshots=, a function of"),
+        (lambda env: SyncVectorEnv([lambda: env]), "build_agent_batch.*guard agents=, a function"),
+    ],
+)
+def test_environment_that_offers_nothing_is_told_the_keyword_it_lacks(kind, told):
+    class Bare(gym.Env):
+        action_space = PointEnv.action_space
+        observation_space = PointEnv.observation_space
+
+    with pytest.raises(ConfigurationError, match=told):
+        cadenza.guard(kind(Bare()))
