@@ -119,7 +119,7 @@ class Wheeled:
     model = UnicycleModel(
         "robot", TOP, TOP, TURN, RATE, TURN_RATE, RADIUS, look_ahead_m=LOOK_AHEAD_M
     )
-    guarantees = ("passive",)
+    guarantees = ("passive", "escape")
     dynamics = KinematicUnicycle(LOOK_AHEAD_M)
     point, reach_m = dynamics.point_ahead, RADIUS + LOOK_AHEAD_M
     box, weights = ([-TOP, -TURN], [TOP, TURN]), (1.0, LOOK_AHEAD_M**2)
