@@ -55,11 +55,12 @@ from cadenza.evaluation.report.svg import (
     score_text,
 )
 from cadenza.evaluation.report.tables import (
+    contact_table,
     difference_table,
     endings_table,
+    filter_table,
     methods_table,
     proximity_table,
-    safety_table,
     score_difference,
     spread_table,
     success_table,
@@ -421,7 +422,7 @@ def build_sections(view: ReportView, numbers: Numbers) -> tuple[Section, ...]:
         _section("learning", figures=[learning_figure(c, n) for n, c in enumerate(view.learning)]),
         _section(
             "safety",
-            tables=[safety_table(view, numbers)],
+            tables=[contact_table(view, numbers), filter_table(view, numbers)],
             fold=long,
             what="Violations and the filter's emergency actions, kept apart, and how much the "
             "filter had to do: one that acts on every step has replaced the policy, one that never "

@@ -28,9 +28,15 @@ Column: TypeAlias = tuple[str, Callable[[Cell], str]]
 
 
 def _cell_table(
-    view: ReportView, rows: Sequence[Row], columns: Sequence[Column], *, title: str, caption: str
+    view: ReportView,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    *,
+    title: str,
+    caption: str,
+    chosen: Callable[[Cell], bool] = lambda _: True,
 ) -> Table:
-    """Return a line for every filled cell of ``rows``; columns that none fills are left out."""
+    """Return a line for every chosen cell of ``rows``; columns that none fills are left out."""
     return Table(
         title=title,
         columns=("Partner", view.compared, *(name for name, _ in columns)),
@@ -38,7 +44,7 @@ def _cell_table(
             (row.label, condition.label, *(shown(cell) for _, shown in columns))
             for row in rows
             for condition, cell in zip(view.conditions, row.cells, strict=True)
-            if cell is not None
+            if cell is not None and chosen(cell)
         ),
         caption=caption,
         text_columns=(0, 1),
@@ -115,14 +121,13 @@ def difference_table(view: ReportView, numbers: Numbers) -> Table | None:
     )
 
 
-def safety_table(view: ReportView, numbers: Numbers) -> Table:
-    """Return violations, fallbacks and what the filter did, in separate columns."""
-
-    def filtered(cell: Cell, text: str) -> str:
-        return MISSING if cell.intervention_share is None else text
+def contact_table(view: ReportView, numbers: Numbers) -> Table:
+    """Return contacts, violations and how near partners and walls came."""
 
     def contacts(cell: Cell) -> str:
-        return MISSING if cell.contact is None else f"{count(cell.n_contacts)} of {count(cell.n)}"
+        if cell.contact is None:
+            return MISSING
+        return f"{count(cell.n_contacts)} of {count(cell.n)}".replace(" ", "\u00a0")
 
     def gap(cell: Cell) -> str:
         return MISSING if cell.violating_steps is None else number(cell.violation_peak, digits=3)
@@ -134,34 +139,47 @@ def safety_table(view: ReportView, numbers: Numbers) -> Table:
         ("Steps", lambda x: count(x.n_steps)),
         ("Contacts", contacts),
         ("Contact rate, 95 %", lambda x: score_text(x.contact, True)),
-        ("Barrier violated", lambda x: count(x.violating_steps)),
-        ("Worst gap", gap),
-        ("Braked", lambda x: filtered(x, count(x.fallbacks))),
-        ("Infeasible", lambda x: count(x.infeasible_steps)),
-        ("Uncertified", lambda x: count(x.uncertified_steps)),
         ("Closest, m", lambda x: least(x.distances)),
         ("Wall contacts", lambda x: count(x.n_wall_contacts)),
         ("Least wall gap, m", lambda x: least(x.wall_gaps)),
-        ("Walls uncertified", lambda x: count(x.static_uncertified_steps)),
-        ("Steps changed, 95 %", lambda x: score_text(x.intervention_share, True)),
-        ("Mean change", lambda x: number(x.intervention_mean)),
-        ("Largest change", lambda x: number(x.intervention_peak)),
+        ("Barrier violated", lambda x: count(x.violating_steps)),
+        ("Worst gap", gap),
     ]
-    of_filter = (
-        "Barrier violated, braked, infeasible (no action met every constraint) and uncertified "
-        "(acted without its guarantee) count steps. A braked step is not a violation: it is what "
-        "the filter does instead of one. Changes are of the action and in its unit, over the "
-        "changed steps only. "
-    )
     return _cell_table(
         view,
         (*numbers.partners, *numbers.groups, numbers.overall),
         columns,
-        title="Safety, partner by partner",
+        title="Contacts, partner by partner",
         caption="Contacts counts episodes; a count of zero is not a proof, the upper bound says "
-        f"how large the true rate could still be. {of_filter if view.is_filtered else ''}"
-        "A dash: not recorded.",
+        "how large the true rate could still be. Barrier violated counts steps. A dash: not "
+        "recorded.",
     )
+
+
+def filter_table(view: ReportView, numbers: Numbers) -> Table | None:
+    """Return what the filter did, or ``None`` where none was used."""
+    columns: list[Column] = [
+        ("Steps", lambda x: count(x.n_steps)),
+        ("Uncertified", lambda x: count(x.uncertified_steps)),
+        ("Walls uncertified", lambda x: count(x.static_uncertified_steps)),
+        ("Infeasible", lambda x: count(x.infeasible_steps)),
+        ("Braked", lambda x: count(x.fallbacks)),
+        ("Steps changed, 95 %", lambda x: score_text(x.intervention_share, True)),
+        ("Mean change", lambda x: number(x.intervention_mean)),
+        ("Largest change", lambda x: number(x.intervention_peak)),
+    ]
+    table = _cell_table(
+        view,
+        (*numbers.partners, *numbers.groups, numbers.overall),
+        columns,
+        title="What the filter did, partner by partner",
+        caption="Uncertified (acted without its guarantee), infeasible (no action met every "
+        "constraint) and braked count steps. A braked step is not a violation: it is what the "
+        "filter does instead of one. Changes are of the action and in its unit, over the changed "
+        "steps only. A dash: not recorded.",
+        chosen=lambda cell: cell.intervention_share is not None,
+    )
+    return table if table.rows else None
 
 
 def _goal_times(view: ReportView, cell: Cell) -> tuple[str, str]:

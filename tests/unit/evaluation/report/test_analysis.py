@@ -5,9 +5,10 @@ import pytest
 from cadenza.evaluation.report.analysis import analyse
 from cadenza.evaluation.report.render import excludes_zero, headline_tiles, verdict
 from cadenza.evaluation.report.tables import (
+    contact_table,
     difference_table,
     endings_table,
-    safety_table,
+    filter_table,
     success_table,
 )
 from cadenza.evaluation.report.view import ConditionView, PartnerView, ReportView
@@ -258,7 +259,7 @@ def test_endings_split_time_outs_by_what_the_filter_did_and_show_time_to_goal():
 
 def test_tables_give_counts_rates_and_paired_changes_of_contacts():
     view = tiny_view()
-    table = safety_table(view, analyse(view))
+    table = contact_table(view, analyse(view))
     assert [row[0] for row in table.rows[::2]] == ["Friend", "Stranger", "All partners"]
     rows = [[cell.replace("\u00a0", " ") for cell in row[3:5]] for row in table.rows[2:4]]
     assert rows[0] == ["0 of 20", "0.0 % [0.0, 15.0]"]
@@ -278,20 +279,26 @@ def test_safety_table_keeps_fallbacks_apart_from_violations():
             for c in ("on", "off")
         )
     )
-    table = safety_table(view, analyse(view))
+    table = contact_table(view, analyse(view))
     columns = dict(zip(table.columns, zip(*table.rows[:2], strict=True), strict=True))
     assert columns["Barrier violated"] == ("9", "9")
-    assert columns["Braked"] == ("6", "–")  # without a filter there is nothing that brakes
-    assert "Uncertified" not in columns  # nobody recorded it
-    assert columns["Contacts"] == ("0 of 3", "0 of 3")
+    assert [cell.replace("\u00a0", " ") for cell in columns["Contacts"]] == ["0 of 3", "0 of 3"]
     assert columns["Closest, m"] == ("0.600", "0.600")
+    table = filter_table(view, analyse(view))
+    columns = dict(zip(table.columns, table.rows[0], strict=True))
+    assert columns["Braked"] == "6"
+    assert "Uncertified" not in columns  # nobody recorded it
 
 
-def test_safety_table_says_what_the_filter_did():
+def test_filter_table_says_what_the_filter_did_and_leaves_out_who_has_none():
     view = tiny_view()
-    table = safety_table(view, analyse(view))
+    table = filter_table(view, analyse(view))
+    assert {row[1] for row in table.rows} == {"guarded"}
     changes = [row[table.columns.index("Mean change")] for row in table.rows]
-    assert [c.replace("\u00a0", " ") for c in changes[:4]] == ["0.50", "–", "0.75", "–"]
+    assert [c.replace("\u00a0", " ") for c in changes[:2]] == ["0.50", "0.75"]
+    bare = tuple(e for e in view.episodes if e.condition == "off")
+    unfiltered = replace(view, conditions=view.conditions[1:], episodes=bare)
+    assert filter_table(unfiltered, analyse(unfiltered)) is None
 
 
 def test_success_table_shows_interval_and_return():
