@@ -13,7 +13,7 @@ from cadenza.safety.batched.projection import (
     project_batch,
     project_ranked,
 )
-from cadenza.safety.filters.projection import SLACK_WEIGHT, RowSet, project
+from cadenza.safety.filters.projection import SLACK_WEIGHT, PairRows, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus
 from tests.campaigns import size
 
@@ -55,8 +55,11 @@ def solve(problems: dict[str, torch.Tensor], **options: object):
 
 def solve_one(problems: dict[str, torch.Tensor], i: int):
     n = problems["u_hat"].shape[1]
-    rows = RowSet(*(problems[name][i].tolist() for name in ("A", "b", "h", "time_left")))
-    return project(problems["u_hat"][i].tolist(), rows, [-BOX] * n, [BOX] * n, DaqpSolver())
+    numbers = [problems[name][i].tolist() for name in ("A", "b", "h", "time_left")]
+    rows = PairRows(*numbers, [1.0] * len(numbers[1]))  # at 1 m/s a margin is the time left
+    box = [-BOX] * n, [BOX] * n
+    solution = project(problems["u_hat"][i].tolist(), rows, None, box, DaqpSolver())
+    return solution.x, solution.status
 
 
 sizes = st.tuples(st.sampled_from([1, 2, 3, 4, 7]), st.integers(1, 6))

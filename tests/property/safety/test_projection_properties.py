@@ -6,7 +6,7 @@ import quadprog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadenza.safety.filters.projection import RowSet, project
+from cadenza.safety.filters.projection import PairRows, project
 from cadenza.safety.solvers import DaqpSolver, SolveStatus
 from tests.campaigns import size
 
@@ -37,8 +37,13 @@ def quadprog_projection(u, A, b):
         return None
 
 
-def row_set(A, b):
-    return RowSet([list(a) for a in A], list(b), [0.0] * len(b), [math.inf] * len(b))
+def projected(u, A, b, h=None):
+    """Return the projection of ``u`` and its status; ``h`` says which row is the most urgent."""
+    m, n = len(b), len(u)
+    h = [0.0] * m if h is None else h
+    rows = PairRows([list(a) for a in A], list(b), h, [1.0] * m, [1.0] * m)
+    solution = project(u, rows, None, ([-C] * n, [C] * n), DaqpSolver())
+    return solution.x, solution.status
 
 
 def daqp(u, A, b):
@@ -52,7 +57,7 @@ def daqp(u, A, b):
 @given(problem=problems(min_rows=2))
 def test_projection_equals_quadprog_and_meets_the_optimality_conditions(problem):
     u, A, b = problem
-    x, status = project(u, row_set(A, b), [-C] * len(u), [C] * len(u), DaqpSolver())
+    x, status = projected(u, A, b)
     assert all(-C <= x_k <= C for x_k in x)
     expected = quadprog_projection(u, A, b)
     if status is not SolveStatus.OPTIMAL:
@@ -84,9 +89,7 @@ def test_projection_equals_daqp_and_quadprog_to_1e_10_on_typical_rows():
         A /= np.linalg.norm(A, axis=1, keepdims=True)
         b, u = rng.uniform(-0.5, 1.5, size=m), rng.uniform(-3, 3, size=n)
         expected = quadprog_projection(u, A, b)
-        x, status = project(
-            u.tolist(), row_set(A.tolist(), b.tolist()), [-C] * len(u), [C] * len(u), DaqpSolver()
-        )
+        x, status = projected(u.tolist(), A.tolist(), b.tolist())
         solution = daqp(u, A, b)
         if expected is None or status is not SolveStatus.OPTIMAL:
             assert expected is None
@@ -103,9 +106,7 @@ def test_projection_equals_daqp_and_quadprog_to_1e_10_on_typical_rows():
 def test_infeasible_rows_leave_the_most_urgent_one_as_good_as_the_box_allows(problem):
     u, A, b = problem
     h = [0.0] + [1.0] * (len(b) - 1)
-    x, status = project(
-        u, RowSet(A, b, h, [1.0] * len(b)), [-C] * len(u), [C] * len(u), DaqpSolver()
-    )
+    x, status = projected(u, A, b, h)
     if status is SolveStatus.OPTIMAL:
         return
     best = max(b[0], -C * sum(abs(a_k) for a_k in A[0]))

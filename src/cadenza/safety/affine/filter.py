@@ -62,7 +62,7 @@ from cadenza.safety.batched.projection import (
     project_batch,
 )
 from cadenza.safety.contracts import Bounds
-from cadenza.safety.filters.projection import RowSet, project, residual
+from cadenza.safety.filters.projection import PairRows, project, residual
 from cadenza.safety.solvers import UNBOUNDED, QPSolver, SolveStatus, as_solver
 
 
@@ -480,13 +480,13 @@ class AffineCBFFilter:
         inside = np.minimum(np.maximum(reference, lower), upper).tolist()
         # The row that is missed most inside the box is the most urgent.
         missing = [-residual(a_j, b_j, inside) for a_j, b_j in zip(a, b, strict=True)]
-        rows = RowSet(a=a, b=b, h=missing, time_left=[math.inf] * len(b))
-        numbers, solved = project(
-            reference.tolist(), rows, lower.tolist(), upper.tolist(), self._solver
-        )
-        nearest = np.minimum(np.maximum(np.array(numbers) / self._roots, self._lower), self._upper)
+        rows = PairRows(a, b, missing, [math.inf] * len(b), [0.0] * len(b))
+        box = lower.tolist(), upper.tolist()
+        solution = project(reference.tolist(), rows, None, box, self._solver)
+        numbers, solved = np.array(solution.x), solution.status
+        nearest = np.minimum(np.maximum(numbers / self._roots, self._lower), self._upper)
         if not lost and solved is SolveStatus.OPTIMAL:
-            same = numbers == reference.tolist()
+            same = solution.x == reference.tolist()
             action = nominal if same else nearest
             return action, self._info(row, nominal, action, "inactive" if same else "optimal", lost)
         status = solved.value if solved is not SolveStatus.OPTIMAL else "infeasible"

@@ -70,7 +70,7 @@ from cadenza.safety.filters.projection import (
     FEASIBILITY_ROOM,
     SLACK_WEIGHT,
     PairRows,
-    solve_rows,
+    project,
 )
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
@@ -663,7 +663,7 @@ class BatchedEgoFilter:
             for u_i, used_i, *pairs in zip(
                 *(numbers_of(values[hard]) for values in (u, used, *rows[:5])), strict=True
             ):
-                answer = solve_rows(u_i, PairRows(*pairs), used_i, box, solver, as_given=False)
+                answer = project(u_i, PairRows(*pairs), used_i, box, solver)
                 code = code_of(answer.status)
                 code = INACTIVE if code == OPTIMAL and answer.x == u_i else code
                 found.append((answer.x, code, answer.lambda_, answer.b))

@@ -71,9 +71,9 @@ from cadenza.safety.filters.projection import (
     granted,
     inside,
     nearest_in_closed_form,
+    project,
     rate_box,
     residual,
-    solve_rows,
 )
 from cadenza.safety.passive import PASSIVE_MET, PassiveScene, passive_action
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
@@ -478,7 +478,7 @@ class EgoOnlyCBFQP:
         Raises:
             ConcertoSafetyInfeasible: No action meets every row and the options say "raise".
         """
-        solution = solve_rows(u, rows, wanted, narrow, self._solver, self._as_given)
+        solution = project(u, rows, wanted, narrow, self._solver, as_given=self._as_given)
         if solution.status is not SolveStatus.OPTIMAL:
             solution = self._least_unsafe(solution, u, rows, wanted, narrow, constants)
         if rows.passive is not None:
@@ -595,7 +595,9 @@ class EgoOnlyCBFQP:
             ConcertoSafetyInfeasible: None of the whole box does, and the options say "raise".
         """
         if narrow is not constants.box and self._options.rate_limit == "soft":
-            solution = solve_rows(u, rows, wanted, constants.box, self._solver, self._as_given)
+            solution = project(
+                u, rows, wanted, constants.box, self._solver, as_given=self._as_given
+            )
             if solution.status is SolveStatus.OPTIMAL:
                 return solution
         if self._options.raises:

@@ -68,7 +68,7 @@ from cadenza.safety.filters.arguments import (
     require_snapshot,
 )
 from cadenza.safety.filters.compat import LevelFunction, wae_row_level
-from cadenza.safety.filters.projection import PairRows, Solution, solve_rows
+from cadenza.safety.filters.projection import PairRows, Solution, project
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 
@@ -295,8 +295,8 @@ class _JointCBFQP:
         u = [number for agent in agents for number in agent.action]
         wanted = [state.lambda_[key] for key in keys]
         started = time.perf_counter()
-        solution = solve_rows(
-            u, rows, wanted, (box.lower, box.upper), self._solver, self._options.upstream
+        solution = project(
+            u, rows, wanted, (box.lower, box.upper), self._solver, as_given=self._options.upstream
         )
         elapsed_ms = (time.perf_counter() - started) * 1e3
         if self._options.raises and solution.status is not SolveStatus.OPTIMAL:

@@ -37,23 +37,6 @@ FEASIBILITY_ROOM: Final = 1e-9
 Box: TypeAlias = tuple[list[float], list[float]]
 
 
-@dataclass(slots=True)
-class RowSet:
-    """Rows of one step, most of them plain lists: they are tiny and rebuilt every step.
-
-    Attributes:
-        a: Row vectors, m lists of n numbers.
-        b: Right-hand sides, m numbers.
-        h: Barrier value behind each row, m/s; the smallest is the most urgent pair.
-        time_left: Time until the row's margin is used up at today's speed, s; inf if never.
-    """
-
-    a: list[list[float]]
-    b: list[float]
-    h: list[float]
-    time_left: list[float]
-
-
 def residual(row: list[float], level: float, x: list[float]) -> float:
     """Return row @ x - level."""
     if len(row) == 2:  # written out: the common case on the hot path
@@ -98,26 +81,6 @@ def clipped(u: list[float], lower: list[float], upper: list[float]) -> list[floa
         low if low > u_k else high if high < u_k else u_k
         for u_k, low, high in zip(u, lower, upper, strict=True)
     ]
-
-
-def project(
-    u: list[float],
-    rows: RowSet,
-    lower: list[float],
-    upper: list[float],
-    solver: QPSolver,
-) -> tuple[list[float], SolveStatus]:
-    """Return the action and whether it meets every row.
-
-    Returns:
-        The projection and OPTIMAL; or the least-violation action and why there is no solution:
-        INFEASIBLE, or the status of a solver that failed on a problem it should have solved.
-    """
-    x, status = nearest(u, rows.a, rows.b, lower, upper, solver)
-    if x is None:
-        ranks = ranked(rows.h, rows.time_left)
-        x = least_violation(u, rows.a, rows.b, *ranks, (lower, upper), solver)
-    return x, status
 
 
 def nearest_in_closed_form(
@@ -291,20 +254,24 @@ class Solution:
         return [max(0.0, residual(rows.a[j], b_j, self.x)) for j, b_j in enumerate(self.b)]
 
 
-def solve_rows(
+def project(
     u: list[float],
     rows: PairRows,
-    wanted: list[float],
+    wanted: list[float] | None,
     box: Box,
     solver: QPSolver,
-    as_given: bool,
+    *,
+    as_given: bool = False,
 ) -> Solution:
-    """Return the projection of an action; ``wanted`` is lambda per row, m/s^2.
+    """Return the projection of an action, or the least violation and why there is none.
 
-    Unless it is to be taken ``as_given``, a negative lambda tightens its row no further than the
-    box can follow, and is dropped where it sets rows against each other.
+    ``wanted`` is lambda per row, m/s^2; None for none. Unless it is to be taken ``as_given``, a
+    negative lambda tightens its row no further than the box can follow, and is dropped where it
+    sets rows against each other.
     """
     lower, upper = box
+    if wanted is None:
+        wanted = [0.0] * len(rows.level)
     used, b = granted(wanted, rows.a, rows.level, box, as_given)
     x, status = nearest(u, rows.a, b, lower, upper, solver)
     if status is SolveStatus.OPTIMAL and x is not None:
@@ -325,7 +292,7 @@ def granted(
     box: Box,
     as_given: bool = False,
 ) -> tuple[list[float], list[float]]:
-    """Return the lambda that enters the rows, and their right-hand sides; see `solve_rows`."""
+    """Return the lambda that enters the rows, and their right-hand sides; see `project`."""
     if not any(wanted):
         return wanted, levels
     used: list[float] = []
