@@ -48,10 +48,13 @@ def shapes(rng, dim):
 
 
 class World:
-    """Random robots and partners that move a little at random, near each other and obstacles."""
+    """Random robots and partners that move a little at random, near each other and obstacles.
 
-    def __init__(self, rng, count, dim, uids, *, ages):
-        self.rng, self.uids = rng, ("ego", *uids)
+    Some partners ``jump``: where plans are remembered, they contradict them.
+    """
+
+    def __init__(self, rng, count, dim, uids, *, ages, jump=False):
+        self.rng, self.uids, self.jump = rng, ("ego", *uids), jump
         self.x = rng.uniform(-1.0, 1.0, (count, len(self.uids), dim))
         self.v = rng.normal(size=self.x.shape) * rng.choice([0.0, 0.3, 1.0], (count, 1, 1))
         self.th, self.w = rng.uniform(-4.0, 4.0, count), rng.normal(size=count)
@@ -64,6 +67,10 @@ class World:
         self.v[:, 0] = ego_velocity
         self.v[:, 1:] += 0.2 * self.rng.normal(size=self.v[:, 1:].shape)
         self.x += DT * self.v
+        if self.jump:
+            jumps = self.rng.random(self.age[:, 1:].shape) < 0.4
+            away = self.rng.normal(size=self.x[:, 1:].shape)
+            self.x[:, 1:][jumps] = (self.x[:, :1] + 0.7 * away)[jumps]
         self.th += DT * self.w
 
     def together(self):
@@ -95,7 +102,7 @@ class World:
         return found
 
 
-def compare(model, rng, count, *, speeds, ages, errors, own_obstacles, guarantee=None):
+def compare(model, rng, count, *, speeds, ages, errors, own_obstacles, jump, guarantee=None):
     """Decide some steps both ways; return how often each source was seen."""
     dim, seen = model.position_dim, []
     accel = rng.choice([math.inf, 4.0, 1.0, 0.0])
@@ -113,7 +120,7 @@ def compare(model, rng, count, *, speeds, ages, errors, own_obstacles, guarantee
 
     alone = [make() for _ in range(count)]
     together = BatchedBackupFilter(make(), count)
-    world = World(rng, count, dim, [bound.uid for bound in bounds], ages=ages)
+    world = World(rng, count, dim, [bound.uid for bound in bounds], ages=ages, jump=jump)
     world.radii[0] = getattr(model, "radius", world.radii[0])
     low, high = map(np.array, model.action_box())
     for step in range(STEPS):
@@ -162,13 +169,15 @@ def compare(model, rng, count, *, speeds, ages, errors, own_obstacles, guarantee
     ages=st.booleans(),
     errors=st.booleans(),
     own_obstacles=st.booleans(),
+    jump=st.booleans(),
 )
 def test_batch_of_velocity_bases_decides_as_each_of_them(
-    response, dim, few, seed, count, speeds, ages, errors, own_obstacles
+    response, dim, few, seed, count, speeds, **drawn
 ):
     model = VelocityModel("ego", dim, 1.0, **RESPONSES[response])
     rng = np.random.default_rng(seed)
-    compare(model, rng, count, speeds=speeds, ages=ages, errors=errors, own_obstacles=own_obstacles)
+    with patch.object(batched, "FEW", few):
+        compare(model, rng, count, speeds=speeds, **drawn)
 
 
 WHEELS = {
@@ -187,23 +196,13 @@ WHEELS = {
     ages=st.booleans(),
     errors=st.booleans(),
     own_obstacles=st.booleans(),
+    jump=st.booleans(),
 )
-def test_batch_of_unicycles_decides_as_each_of_them(
-    wheels, seed, count, promise, ages, errors, own_obstacles
-):
+def test_batch_of_unicycles_decides_as_each_of_them(wheels, seed, count, promise, **drawn):
     rng, (speeds, guarantee) = np.random.default_rng(seed), promise
     disc = {"radius": float(rng.uniform(0.1, 0.3))}
     model = UnicycleModel("ego", 1.0, 0.8, 2.0, **(WHEELS[wheels] | disc))
-    compare(
-        model,
-        rng,
-        count,
-        speeds=speeds,
-        ages=ages,
-        errors=errors,
-        own_obstacles=own_obstacles,
-        guarantee=guarantee,
-    )
+    compare(model, rng, count, speeds=speeds, guarantee=guarantee, **drawn)
 
 
 @pytest.mark.parametrize("speeds", [(0.6,), (1.2, 0.8)])
@@ -211,8 +210,7 @@ def test_comparison_meets_every_source(speeds):
     model = VelocityModel("ego", 2, 1.0, max_accel=2.0)
     rng = np.random.default_rng(3)
     with patch.object(batched, "FEW", 1):
-        seen = compare(
-            model, rng, 100, speeds=speeds, ages=False, errors=False, own_obstacles=False
-        )
+        off = dict.fromkeys(("ages", "errors", "own_obstacles", "jump"), False)
+        seen = compare(model, rng, 100, speeds=speeds, **off)
     wanted = {"none", "rows", "blend", "brake"} | ({"escape"} if len(speeds) == 1 else set())
     assert wanted <= set(seen)

@@ -97,14 +97,15 @@ class Scene(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """An escape that stays possible: a direction, and the constant command that keeps away in it.
+    """A backup that stays possible: one constant command, and directions it keeps away in.
 
     Attributes:
-        normal: n, a unit vector from the partner to the robot; empty if the plan is to stop.
-        command: The command to execute, in the unit of actions.
+        normals: n for every partner, a unit vector from it to the robot; none of a robot that
+            answers its partner without a memory.
+        command: The command to execute, in the unit of actions; 0 for a plan to stop.
     """
 
-    normal: Vector
+    normals: tuple[Vector, ...]
     command: Vector
 
 
@@ -176,8 +177,9 @@ class Base(ABC):
     def still_holds(self, held: Plan) -> bool:
         """Return whether nothing measured in this step disproves the remembered plan.
 
-        A plan that was possible stays so whatever the partner does within its bounds: this finds
-        bounds that were broken. Measurement errors speak in the plan's favor.
+        A plan that was clear along its normals stays so whatever partners do within their bounds:
+        where the rest of it no longer is, even at the best that the packets allow (`best_bound`),
+        something else happened.
         """
         del held
         return True

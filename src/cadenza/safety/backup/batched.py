@@ -131,7 +131,8 @@ class BatchedBackupFilter:
         return self._single
 
     def _no_plans(self) -> BatchedPlans:
-        normals = np.zeros((self.num_envs, self._robot.position_dim))
+        partners = 0 if self._form == "any" else len(self._partners)
+        normals = np.zeros((self.num_envs, partners, self._robot.position_dim))
         commands = np.full(self._shape, math.nan if self._form == "any" else 0.0)
         return BatchedPlans(np.zeros(self.num_envs, dtype=np.bool_), normals, commands)
 
@@ -300,8 +301,8 @@ def _get(plans: BatchedPlans, row: int, form: _Form) -> Plan | None:
         return None
     if form == "any":
         return Plan((), ())
-    normal = tuple(plans.normals[row].tolist()) if form == "flee" else ()
-    return Plan(normal, tuple(plans.commands[row].tolist()))
+    normals = tuple([tuple(n) for n in plans.normals[row].tolist()])
+    return Plan(normals, tuple(plans.commands[row].tolist()))
 
 
 def _put(plans: BatchedPlans, row: int, plan: Plan | None) -> None:
@@ -311,8 +312,8 @@ def _put(plans: BatchedPlans, row: int, plan: Plan | None) -> None:
         ValueError: It is for a robot of another dimension.
     """
     plans.exists[row] = plan is not None
-    if plan is not None and plan.normal:
-        plans.normals[row] = plan.normal
+    if plan is not None and plan.normals:
+        plans.normals[row] = plan.normals
     if plan is not None and plan.command:
         plans.commands[row] = plan.command
 

@@ -73,6 +73,13 @@ class Bound(NamedTuple):
         normal, excess, speed, accel, cap = self
         return Bound(normal[rows], excess[rows], speed[rows], accel, cap)
 
+    def later(self, time_s: FloatArray) -> "Bound":
+        """Return the partners after some times, shape (M,), at the worst."""
+        if not time_s.any():
+            return self
+        left = self.excess - reach(self, time_s)
+        return self._replace(excess=left, speed=speed_after(self, time_s))
+
 
 def reach(bound: Bound, time_s: FloatArray | float) -> FloatArray:
     """Return P(s), m; see `reach.reach`."""
@@ -268,7 +275,7 @@ class BatchedPlans(NamedTuple):
 
     Attributes:
         exists: Whether there is one, shape (N,).
-        normals: Shape (N, d).
+        normals: Shape (N, J, d), or (N, 0, d) for robots that need no memory.
         commands: Shape (N, A).
     """
 

@@ -133,6 +133,12 @@ class Response:
         pieces += self.pieces(n, v1, np.zeros_like(v1), stop_s)
         return min_sep(bound, pieces, math.inf)
 
+    def rests(self, v: FloatArray, bound: Bound, tolerated: float) -> FloatArray:
+        """Return the most that `stops` may have left after its step."""
+        stop_s = self.stop_time(v, tolerated)
+        pieces = self.pieces(-bound.normal, v, np.zeros_like(v), stop_s)
+        return min_sep(bound, [(time_s, -begin, -end) for time_s, begin, end in pieces], math.inf)
+
 
 class Straight(Response):
     """Straight to the command, at the rate c."""
@@ -428,41 +434,38 @@ class BatchedVelocityBase:
         speed = dot(n, scene.partner_velocities[rows, j]) + self._settings.velocity_error
         speed = np.minimum(speed, limit.max_speed)
         bound = Bound(n, excess, speed, limit.max_accel, limit.max_speed)
-        age = scene.ages_s[rows, j]
-        if not age.any():
-            return bound
-        old = age > 0.0
-        aged = excess - reach(bound, age), speed_after(bound, age)
-        return bound._replace(
-            excess=np.where(old, aged[0], excess), speed=np.where(old, aged[1], speed)
-        )
+        return bound.later(scene.ages_s[rows, j])
 
     def _hopeful(self, n: FloatArray, rows: Rows, j: int) -> Bound:
-        """Return partner j along n at the best that the measurement allows."""
+        """Return partner j along n at the least that contradicts a plan; see `best_bound`."""
         scene, limit, settings = self._scene, self._limits[j], self._settings
         age, cap = scene.ages_s[rows, j], limit.max_speed
+        since = np.minimum(age, settings.dt)
+        fled_s = age - since
         excess = dot(n, self._x[rows] - scene.partner_positions[rows, j]) - scene.contacts_m[j]
-        excess = excess + (2.0 * settings.position_error_m + cap * age + DISPROVED_M)
+        excess = excess + (2.0 * settings.position_error_m + cap * fled_s + DISPROVED_M)
         speed = dot(n, scene.partner_velocities[rows, j]) - settings.velocity_error
-        old = age > 0.0
+        old = fled_s > 0.0
         if old.any():
-            speed = np.where(old, speed - limit.max_accel * np.where(old, age, 1.0), speed)
-        return Bound(n, excess, np.clip(speed, -cap, cap), limit.max_accel, cap)
+            speed = np.where(old, speed - limit.max_accel * np.where(old, fled_s, 1.0), speed)
+        bound = Bound(n, excess, np.clip(speed, -cap, cap), limit.max_accel, cap)
+        return bound.later(since)
 
     def still_holds(self, held: BatchedPlans) -> Flags:
         """Return where nothing measured in this step disproves the remembered plan."""
         holds = held.exists.copy()
         (rows,) = np.nonzero(holds)
-        if not self._limits or not len(rows):
-            return holds
-        if self._flees:
-            bound = self._hopeful(held.normals[rows], rows, 0)
-            holds[rows] = self._response.keeps(self._v[rows], held.commands[rows], bound) >= 0.0
-            return holds
-        free = np.ones(len(rows), dtype=np.bool_)
-        for j, bound in enumerate(self._bounds):
-            free &= self._hopeful(bound.normal[rows], rows, j).excess >= 0.0
-        holds[rows] = (norm(self._v[rows]) <= self._tolerated) | free
+        if not self._flees:
+            rows = rows[norm(self._v[rows]) > self._tolerated]
+        response, v = self._response, self._v[rows]
+        for j in range(len(self._limits)):
+            bound = self._hopeful(held.normals[rows, j], rows, j)
+            left = (
+                response.keeps(v, held.commands[rows], bound)
+                if self._flees
+                else response.rests(v, bound, self._tolerated)
+            )
+            holds[rows] &= left >= 0.0
         return holds
 
     def admissible(self, nominal: FloatArray) -> tuple[FloatArray, Flags]:
@@ -493,28 +496,27 @@ class BatchedVelocityBase:
 
     def partner_plan(self, rows: Rows, actions: FloatArray, held: BatchedPlans) -> BatchedPlans:
         """Return the plans that are still possible after one step, shape (M, ...)."""
-        none = np.zeros_like(actions)
-        if not self._limits:
-            return BatchedPlans(np.ones(len(rows), dtype=np.bool_), none, none)
         response, v, dt = self._response, self._v[rows], self._dt
         v1 = response.after(v, actions, dt)
         if not self._flees:
-            return BatchedPlans(self._stops_clear(rows, actions, v1), none, none)
+            return self._stop_plans(rows, actions, v1)
         bound = self._bounds[0].at(rows)
         command = response.escape(bound.normal, v1, bound.cap)
         exists = response.flees(v, actions, v1, command, bound, dt) >= -ROUNDING_M
-        normals = bound.normal
+        normals = bound.normal.copy()
         (other,) = np.nonzero(~exists & held.exists)
         if len(other):
-            bound = self._bound(held.normals[other], rows[other], 0)
+            bound = self._bound(held.normals[other, 0], rows[other], 0)
             v, actions, v1, r = v[other], actions[other], v1[other], held.commands[other]
             exists[other] = response.flees(v, actions, v1, r, bound, dt) >= -ROUNDING_M
-            normals = normals.copy()
-            normals[other], command[other] = held.normals[other], r
+            normals[other], command[other] = bound.normal, r
         keep = exists[:, None]
-        return BatchedPlans(exists, np.where(keep, normals, 0.0), np.where(keep, command, 0.0))
+        normals = np.where(keep, normals, 0.0)[:, None]
+        return BatchedPlans(exists, normals, np.where(keep, command, 0.0))
 
-    def _stops_clear(self, rows: Rows, actions: FloatArray, v1: FloatArray) -> Flags:
+    def _stop_plans(self, rows: Rows, actions: FloatArray, v1: FloatArray) -> BatchedPlans:
+        """Return the plans to stop that are clear of every partner after one step."""
+        normals = np.zeros((len(rows), len(self._bounds), actions.shape[1]))
         response, v, dt = self._response, self._v[rows], self._dt
         stop_s = response.stop_time(v1, self._tolerated)
         now = response.after(v, actions, 0.0)
@@ -522,6 +524,7 @@ class BatchedVelocityBase:
         clear = np.ones(len(rows), dtype=np.bool_)
         (todo,) = np.nonzero((stop_s > 0.0) | ~slow)
         for j, bound in enumerate(self._bounds):
+            normals[:, j] = bound.normal[rows]
             step = (v[todo], actions[todo], v1[todo])
             here = response.stops(*step, bound.at(rows[todo]), dt, stop_s[todo]) >= -ROUNDING_M
             left = todo[~here]
@@ -529,10 +532,11 @@ class BatchedVelocityBase:
                 continue
             end = self._stopping_path(rows[left], actions[left])[-1]
             n = _normals(end - self._scene.partner_positions[rows[left], j])
+            normals[left, j] = n
             there, step = self._bound(n, rows[left], j), (v[left], actions[left], v1[left])
             clear[left] = response.stops(*step, there, dt, stop_s[left]) >= -ROUNDING_M
             todo = todo[clear[todo]]
-        return clear
+        return BatchedPlans(clear, clear[:, None, None] * normals, np.zeros_like(actions))
 
     def candidates(
         self, rows: Rows, nominal: FloatArray, held: BatchedPlans

@@ -348,14 +348,15 @@ class BackupFilter:
         """Raise unless a plan is one that this filter makes.
 
         Raises:
-            ValueError: It flees where the guarantee is to stop or the reverse, its direction has
-                another length than 1, or its command is beyond the robot's limits.
+            ValueError: It moves where the guarantee is to stop, it has not one direction of length
+                1 for each partner, or its command is beyond the robot's limits.
         """
-        flees = bool(self.bounds) and not self.settings.passive and not self.escapes_at_once
-        if flees is not bool(plan.normal):
+        passive = self.settings.passive
+        remembers = passive or not self.escapes_at_once
+        if len(plan.normals) != remembers * len(self.bounds) or (passive and any(plan.command)):
             raise ValueError("the plan is of another guarantee")
-        if plan.normal and abs(math.hypot(*plan.normal) - 1.0) > EQUAL:
-            raise ValueError("the direction of the plan has another length than 1")
+        if any(abs(math.hypot(*n) - 1.0) > EQUAL for n in plan.normals):
+            raise ValueError("a direction of the plan has another length than 1")
         if plan.command:
             limited = self.robot.limited(np.array(plan.command))
             if np.linalg.norm(limited - plan.command) > EQUAL:
@@ -390,21 +391,21 @@ class BackupFilter:
         self._plan = held
 
 
-def _numbers(values: Any, count: int) -> Vector:
-    """Return so many finite numbers, or none at all.
+def _vectors(values: Any, count: int) -> tuple[Vector, ...]:
+    """Return vectors of so many finite numbers, written one after the other.
 
     Raises:
         ValueError: They are others.
     """
-    numbers = tuple([float(value) for value in values])
-    if len(numbers) not in (0, count) or not all(map(math.isfinite, numbers)):
-        raise ValueError(f"expected {count} finite numbers, got {numbers}")
-    return numbers
+    numbers = [float(value) for value in values]
+    if len(numbers) % count or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"expected finite numbers, a multiple of {count}, got {numbers}")
+    return tuple([tuple(numbers[k : k + count]) for k in range(0, len(numbers), count)])
 
 
 def plan_to_json(plan: Plan | None) -> list[list[float]] | None:
     """Return a plan as JSON can hold it; floats are exact."""
-    return None if plan is None else [list(plan.normal), list(plan.command)]
+    return None if plan is None else [[k for n in plan.normals for k in n], list(plan.command)]
 
 
 def plan_from_json(record: Any, dim: int, size: int) -> Plan | None:
@@ -413,7 +414,12 @@ def plan_from_json(record: Any, dim: int, size: int) -> Plan | None:
     Raises:
         IndexError, TypeError, ValueError: It is none.
     """
-    return None if record is None else Plan(_numbers(record[0], dim), _numbers(record[1], size))
+    if record is None:
+        return None
+    command, *more = _vectors(record[1], size) or ((),)
+    if more:
+        raise ValueError(f"expected one command, got {1 + len(more)}")
+    return Plan(_vectors(record[0], dim), command)
 
 
 def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:

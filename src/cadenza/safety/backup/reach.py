@@ -56,6 +56,12 @@ class Bound(NamedTuple):
         """Return the largest P over [0, s], m: it falls first where the partner moves away."""
         return max(0.0, self.reach(time_s))
 
+    def later(self, time_s: float) -> "Bound":
+        """Return the partner after a time, at the worst."""
+        normal, excess, speed, accel, cap = self
+        left, faster = excess - self.reach(time_s), speed_after(speed, accel, cap, time_s)
+        return Bound(normal, left, faster, accel, cap)
+
 
 def normal_from(partner: Partner, point: Vector) -> Vector:
     """Return the unit vector from a partner to a point; the first axis where there is none."""
@@ -72,21 +78,25 @@ def worst_bound(n: Vector, point: Vector, partner: Partner, settings: BaseSettin
     """Return the partner along n as seen from ``point``, at the worst that it was measured."""
     position, velocity, contact, cap, accel, age = partner
     excess, speed = dot(n, minus(point, position)) - contact, dot(n, velocity)
-    speed = min(speed + settings.velocity_error, cap)
-    if age > 0.0:
-        excess -= reach(speed, accel, cap, age)
-        speed = speed_after(speed, accel, cap, age)
-    return Bound(n, excess, speed, accel, cap)
+    bound = Bound(n, excess, min(speed + settings.velocity_error, cap), accel, cap)
+    return bound.later(age) if age > 0.0 else bound
 
 
 def best_bound(n: Vector, point: Vector, partner: Partner, settings: BaseSettings) -> Bound:
-    """Return the partner along n as seen from ``point``, at the best that it was measured."""
-    _, velocity, contact, cap, accel, age = partner
-    excess = dot(n, minus(point, partner.position)) - contact
-    excess += 2.0 * settings.position_error_m + cap * age + DISPROVED_M
+    """Return the partner along n at the least that contradicts a plan made before this step.
+
+    What the plan rests on was measured a step ago or earlier, but maybe later than this packet:
+    until a step ago the partner may have fled, and only since then it is taken at its worst.
+    """
+    position, velocity, contact, cap, accel, age = partner
+    since = min(age, settings.dt)
+    fled_s = age - since
+    excess = dot(n, minus(point, position)) - contact
+    excess += 2.0 * settings.position_error_m + cap * fled_s + DISPROVED_M
     speed = dot(n, velocity) - settings.velocity_error
-    speed -= accel * age if age > 0.0 else 0.0
-    return Bound(n, excess, min(max(speed, -cap), cap), accel, cap)
+    speed -= accel * fled_s if fled_s > 0.0 else 0.0
+    bound = Bound(n, excess, min(max(speed, -cap), cap), accel, cap)
+    return bound.later(since) if age > 0.0 else bound
 
 
 def reach(speed: float, accel: float, cap: float, time_s: float) -> float:

@@ -58,9 +58,8 @@ CANDIDATE_ROOM: Final = 0.5
 _SHARES: Final = (0.75, 0.5, 0.25)
 _TURN: Final = 2.0 * math.pi
 
-#: To stop, and the plans of a robot that answers its partners by it or needs no memory.
+#: To stop, and the plan of a robot that needs no memory.
 _REST: Final[Vector] = (0.0, 0.0)
-_STOPPING: Final = Plan((), _REST)
 _ANY_TIME: Final = Plan((), ())
 
 
@@ -167,6 +166,11 @@ class Sweep(NamedTuple):
             if cosine > 0.0:
                 most += abs(self.stop_m) * cosine
         return most + self.swing(phi) if self.offset_m else most
+
+    def ends_before(self, bound: Bound) -> bool:
+        """Return whether the disc rests before a partner reaches it; where it rests all along."""
+        fall = self.fall(bound.normal)
+        return self.length == 0.0 or bound.excess >= bound.furthest_reach(self.rest_s) + fall
 
     def swing(self, phi: float) -> float:
         """Return how far turning alone may bring the disc's center toward ``phi``, m, >= 0."""
@@ -318,16 +322,16 @@ class UnicycleBase(Base):
         if not self._partners:
             return _ANY_TIME
         if self._settings.passive:
-            return _STOPPING if self._stops_clear(action) else None
+            return self._stop_plan(action)
         if self._escapes_at_once:
             return _ANY_TIME if self._point_stays_clear(action) else None
         swept, n = self._sweep(action), self._bounds[0].normal
         facing = n[0] * math.cos(swept.heading) + n[1] * math.sin(swept.heading)
-        plan = Plan(n, self._flight(facing))
+        plan = Plan((n,), self._flight(facing))
         if self._separates(swept, plan, self._bounds[0]):
             return plan
-        if held and held.normal:
-            bound = worst_bound(held.normal, self._c, self._partners[0], self._settings)
+        if held:
+            bound = worst_bound(held.normals[0], self._c, self._partners[0], self._settings)
             if self._separates(swept, held, bound):
                 return held
         return None
@@ -335,26 +339,22 @@ class UnicycleBase(Base):
     def _flight(self, facing: float) -> Vector:
         return (self._model.max_speed if facing >= 0.0 else -self._model.max_reverse, 0.0)
 
-    def _stops_clear(self, action: Vector) -> bool:
-        """Return whether the disc rests before any partner can reach it."""
-        swept = self._sweep(action)
-        if swept.length == 0.0:
-            return True
+    def _stop_plan(self, action: Vector) -> Plan | None:
+        """Return the plan to stop if the disc rests before any partner can reach it."""
+        swept, normals = self._sweep(action), [bound.normal for bound in self._bounds]
         stop = (self._c[0] + swept.ahead[0], self._c[1] + swept.ahead[1])
-        for partner, bound in zip(self._partners, self._bounds, strict=True):
-            if bound.excess >= bound.furthest_reach(swept.rest_s) + swept.fall(bound.normal):
+        for j, (partner, bound) in enumerate(zip(self._partners, self._bounds, strict=True)):
+            if swept.ends_before(bound):
                 continue
-            if math.dist(stop, partner.position) < COINCIDENT:
-                return False
-            n = normal_from(partner, stop)
-            bound = worst_bound(n, self._c, partner, self._settings)
-            if bound.excess < bound.furthest_reach(swept.rest_s) + swept.fall(n):
-                return False
-        return True
+            normals[j] = normal_from(partner, stop)
+            there = worst_bound(normals[j], self._c, partner, self._settings)
+            if math.dist(stop, partner.position) < COINCIDENT or not swept.ends_before(there):
+                return None
+        return Plan(tuple(normals), _REST)
 
     def _separates(self, swept: Sweep, plan: Plan, bound: Bound, *, hopeful: bool = False) -> bool:
         """Return whether a plan is clear after the step; ``hopeful``: whether it may be."""
-        n, model = plan.normal, self._model
+        (n,), model = plan.normals, self._model
         psi, flight, excess = math.atan2(n[1], n[0]), plan.command[0], bound.excess
         pieces: list[tuple[float, float, float]] = []
 
@@ -403,19 +403,17 @@ class UnicycleBase(Base):
         return (self._c[0] + ahead * self._e[0], self._c[1] + ahead * self._e[1])
 
     def still_holds(self, held: Plan) -> bool:
-        """Return whether the measurement leaves the plan possible at all; see `Base`.
-
-        A plan to stop, or of a base that follows at once, is disproved by a partner that is touched
-        while the robot may still move.
-        """
-        if not held.normal:
-            resting = self._settings.passive and self._v == 0.0 and self._w == 0.0
-            return resting or all(
-                best_bound(bound.normal, self._c, partner, self._settings).excess >= -ROUNDING_M
-                for bound, partner in zip(self._bounds, self._partners, strict=True)
-            )
-        bound = best_bound(held.normal, self._c, self._partners[0], self._settings)
-        return self._separates(self._sweep(held.command), held, bound, hopeful=True)
+        """Return whether the measurement leaves the plan possible at all; see `Base`."""
+        if not held.normals:
+            return True
+        bounds = [
+            best_bound(n, self._c, partner, self._settings)
+            for n, partner in zip(held.normals, self._partners, strict=True)
+        ]
+        if self._settings.passive:
+            brake = sweep(self._model, self._heading, self._v, self._w, _REST, 0.0)
+            return all(brake.ends_before(bound) for bound in bounds)
+        return self._separates(self._sweep(held.command), held, bounds[0], hopeful=True)
 
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on the rows, slower turns, blends with the answer, the answer."""
@@ -436,7 +434,7 @@ class UnicycleBase(Base):
         """Return the robot's own answer to its partners: to flee, or to stop."""
         if not self._partners or self._settings.passive:
             return _REST
-        if held and held.normal:
+        if held and held.normals:
             return held.command
         n = self._seen_ahead()[0].normal
         ahead = n[0] * self._e[0] + n[1] * self._e[1]

@@ -151,6 +151,12 @@ class Response:
         pieces = self.pieces(n, v, u, dt) + self.pieces(n, v1, self.rest, stop_s)
         return min_sep(bound, pieces, math.inf)
 
+    def rests(self, v: Vector, bound: Bound, tolerated: float) -> float:
+        """Return the most that `stops` may have left after its step, m."""
+        back = moved(self.rest, bound.normal, -1.0)  # speeds along n from above
+        pieces = self.pieces(back, v, self.rest, self.stop_time(v, tolerated))
+        return min_sep(bound, [(time_s, -begin, -end) for time_s, begin, end in pieces], math.inf)
+
 
 class Straight(Response):
     """The velocity goes straight to the command, at the rate c."""
@@ -445,12 +451,11 @@ class VelocityBase(Base):
         self._pending: list[Vector] = [self._response.rest] * math.ceil(
             self._delay / self._dt - ROUNDING_SPEED
         )
-        self._stopping = Plan((), self._response.rest)
         self._tolerated = settings.contact_speed + ROUNDING_SPEED
         self._x = self._v = self._response.rest
         #: Obstacles as seen from where the step begins.
         self._ahead: StaticScene | None = None
-        #: Position, velocity and partners as measured, where a delay lies between now and the step.
+        #: Position, velocity and partners as measured, before the delay.
         self._measured = (self._x, self._v)
         self._latest = self._partners
         self._bounds: list[Bound] = []
@@ -464,8 +469,8 @@ class VelocityBase(Base):
         self._statics = None
         if obstacles is not None:
             self._statics = StaticScene(obstacles, x, scene.clearance_m)
+        self._measured, self._latest = (x, v), partners
         if self._pending:
-            self._measured, self._latest = (x, v), partners
             for command, time_s in self._acting():
                 x = moved(x, self._response.travel(v, command, time_s), 1.0)
                 v = self._response.after(v, command, time_s)
@@ -538,38 +543,39 @@ class VelocityBase(Base):
     def partner_plan(self, action: Vector, held: Plan | None) -> Plan | None:
         """Return a plan that is clear after one step of ``action``; see the module."""
         if not self._bounds:
-            return self._stopping
+            return Plan((), self._response.rest)
         if self._pending and held is None:  # else the remembered plan is clear until the step
             for j, bound in enumerate(self._bounds):
                 if not self._is_clear_before(bound.normal, j):
                     return None
         v1 = self._after(action)
         if self._settings.passive:
-            return self._stopping if self._stops_clear(action, v1) else None
+            return self._stop_plan(action, v1)
         bound, response = self._bounds[0], self._response
         command = response.escape(bound.normal, v1, bound.cap)
         if response.flees(self._v, action, v1, command, bound, self._dt) >= -ROUNDING_M:
-            return Plan(bound.normal, command)
-        if held is not None and held.normal:
-            bound = worst_bound(held.normal, self._x, self._partners[0], self._settings)
+            return Plan((bound.normal,), command)
+        if held is not None:
+            bound = worst_bound(held.normals[0], self._x, self._partners[0], self._settings)
             if response.flees(self._v, action, v1, held.command, bound, self._dt) >= -ROUNDING_M:
                 return held
         return None
 
-    def _stops_clear(self, action: Vector, v1: Vector) -> bool:
-        """Return whether one step of ``action``, then stopping, is clear of every partner."""
-        response = self._response
+    def _stop_plan(self, action: Vector, v1: Vector) -> Plan | None:
+        """Return the plan to stop if it is clear of every partner after one step."""
+        response, normals = self._response, [bound.normal for bound in self._bounds]
         stop_s = response.stop_time(v1, self._tolerated)
         if stop_s <= 0.0 and self._is_slow(action):
-            return True
+            return Plan(tuple(normals), response.rest)
         for j, bound in enumerate(self._bounds):
             if response.stops(self._v, action, v1, bound, self._dt, stop_s) >= -ROUNDING_M:
                 continue
             end, partner = self._stopping_path(action, v1)[-1][-1], self._partners[j]
-            there = worst_bound(normal_from(partner, end), self._x, partner, self._settings)
+            normals[j] = normal_from(partner, end)
+            there = worst_bound(normals[j], self._x, partner, self._settings)
             if response.stops(self._v, action, v1, there, self._dt, stop_s) < -ROUNDING_M:
-                return False
-        return True
+                return None
+        return Plan(tuple(normals), response.rest)
 
     def _is_slow(self, action: Vector) -> bool:
         """Return whether the base stays within the tolerated speed during one step."""
@@ -578,19 +584,20 @@ class VelocityBase(Base):
         return math.hypot(*largest) <= self._tolerated
 
     def still_holds(self, held: Plan) -> bool:
-        """Return whether the measurement leaves the plan possible at all; see `Base`.
-
-        A plan to stop is disproved by a partner that is touched while the base still moves.
-        """
-        if not self._partners:
-            return not held.normal
-        if self._settings.passive:
-            return math.hypot(*self._v) <= self._tolerated or all(
-                best_bound(bound.normal, self._x, partner, self._settings).excess >= 0.0
-                for bound, partner in zip(self._bounds, self._partners, strict=True)
+        """Return whether the measurement leaves the plan possible at all; see `Base`."""
+        response, v, passive = self._response, self._v, self._settings.passive
+        if passive and math.hypot(*v) <= self._tolerated:
+            return True
+        for n, partner in zip(held.normals, self._latest, strict=True):
+            bound = best_bound(n, self._x, partner, self._settings).later(self._delay)
+            left = (
+                response.rests(v, bound, self._tolerated)
+                if passive
+                else response.keeps(v, held.command, bound)
             )
-        bound = best_bound(held.normal, self._x, self._partners[0], self._settings)
-        return self._response.keeps(self._v, held.command, bound) >= 0.0
+            if left < 0.0:
+                return False
+        return True
 
     def candidates(self, nominal: Vector, held: Plan | None) -> Iterator[tuple[str, Vector]]:
         """Yield the projection on the rows, its blends with the backup, and an escape.

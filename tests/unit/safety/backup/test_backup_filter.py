@@ -10,7 +10,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.backup import BackupFilter, BatchedBackupFilter
 from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import HalfSpace, Points
-from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
+from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch
 
 RADIUS, DT = 0.2, 0.1
 
@@ -233,3 +233,62 @@ def test_plans_of_another_guarantee_or_robot_are_not_loaded(plan):
     for other in ([[], [0.0, 0.0]], [[-2.0, 0.0], [-0.5, 0.0]]):
         with pytest.raises(InputError, match="expected what state_dict returned"):
             fleeing.load_state_dict({**fleeing.state_dict(), "plan": other})
+
+
+SLOW = {
+    "norm": VelocityModel("ego", 2, 1.0, 2.0),
+    "axis": VelocityModel("ego", 2, 1.0, 2.0, limit="axis"),
+    "late": VelocityModel("ego", 2, 1.0, 2.0, delay_s=2 * DT),
+    "wheels": UnicycleModel("ego", 1.0, 1.0, 2.0, 2.0, 6.0, RADIUS),
+}
+
+
+class Both:
+    """The filter by itself and for many environments, asked the same."""
+
+    def __init__(self, model, bounds, count=40, **options):
+        self.single = BackupFilter(model, bounds, dt=DT, margin_m=0.0, **options)
+        self.batch, self.count = BatchedBackupFilter(self.single, count), count
+
+    def uncertified(self, nominal, scene):
+        """Return whether all of them say so."""
+        step, count, seen = self.single.filter(nominal, scene), self.count, list(scene.values())
+        parts = {
+            "uids": tuple(scene),
+            "positions": np.tile([one.position for one in seen], (count, 1, 1)),
+            "velocities": np.tile([one.velocity for one in seen], (count, 1, 1)),
+            "radii": np.array([one.radius for one in seen]),
+            "ages_s": np.tile([one.age_s for one in seen], (count, 1)),
+            "headings": np.zeros(count),
+            "yaw_rates": np.zeros(count),
+        }
+        found = self.batch.filter(np.tile(nominal, (count, 1)), WheeledBatch(**parts))
+        assert (found.uncertified == step.uncertified).all()
+        return step.uncertified
+
+
+@pytest.mark.parametrize("count", [1, 40])  # one by one, and together
+@pytest.mark.parametrize("seen", ["jump", "growth", "age"])
+@pytest.mark.parametrize("robot", SLOW)
+def test_plan_to_stop_falls_when_its_path_is_seen_to_be_within_reach(robot, seen, count):
+    # At 1 m/s the base takes 0.25 m and 0.5 s to rest, in which a partner of 0.5 m/s comes 0.25 m.
+    # A late one drives on for 0.2 s first: 0.2 m more, and 0.1 m of the partner's. In a packet of
+    # 0.3 s the partner may have come for one step, the plan's, and have fled before: 0.05 m less.
+    model, room, ahead = SLOW[robot], 0.8 if robot == "late" else 0.5, np.array([1.0, 0.0])
+    for spare in (-0.01, 0.01):
+        both = Both(model, [PartnerBound("walker", 0.5)], count, guarantee="passive")
+        x = room + spare + 2 * RADIUS
+        jump = {
+            "jump": (x, RADIUS, 0.0),
+            "growth": (3.0, 3.0 - x + RADIUS, 0.0),
+            "age": (x - 0.05, RADIUS, 0.3),
+        }[seen]
+
+        def scene(x, radius, age_s):
+            ego = agents(at=(x, 0.0), ego_velocity=ahead)["ego"]
+            ego = model.snapshot(0.0, 0.0, 0.0, 1.0, 0.0) if robot == "wheels" else ego
+            return {"ego": ego, "walker": AgentSnapshot((x, 0.0), (0.0, 0.0), radius, age_s)}
+
+        for _ in range(3):
+            assert not both.uncertified(ahead, scene(3.0, RADIUS, 0.0))
+        assert both.uncertified(np.zeros(2), scene(*jump)) is (spare < 0.0)
