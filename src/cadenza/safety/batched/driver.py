@@ -155,19 +155,8 @@ class RowwiseEngine:
 
     def _fresh(self, ego_uid: str) -> list[SafetyRuntime]:
         """Return the runtimes at the start of a run; what one logs, the others do not repeat."""
-        hooks = self._hooks
-        runtimes = [
-            SafetyRuntime(
-                ego_uid=ego_uid,
-                control_models=hooks.control_models,
-                bounds=hooks.bounds,
-                control_timestep=hooks.control_timestep,
-                plant=hooks.plant,
-                options=self._options,
-                emergency_controllers=self._controllers,
-            )
-            for _ in range(hooks.num_envs)
-        ]
+        hooks, parts = self._hooks, (ego_uid, self._options, self._controllers)
+        runtimes = [hooks.runtime(*parts) for _ in range(hooks.num_envs)]
         for runtime in runtimes:
             runtime.told = runtimes[0].told
         return runtimes
@@ -768,7 +757,6 @@ class BatchedSafetyDriver:
         emergency_controller: EmergencyController | None = None,
         max_rows: int | None = None,
     ) -> None:
-        options = hooks.room.beside(options)
         controllers = None if emergency_controller is None else {ego_uid: emergency_controller}
         require_parts(ego_uid, hooks.control_models, hooks.bounds, options, controllers)
         if ego_uid not in hooks.control_models or len(hooks.control_models) == 1:
@@ -788,8 +776,8 @@ class BatchedSafetyDriver:
         self._ego_uid, self._action_dim = ego_uid, hooks.control_models[ego_uid].action_dim
         self._engine: VectorEngine | RowwiseEngine
         accelerates = isinstance(hooks.control_models[ego_uid], DoubleIntegratorControlModel)
-        scanned = hooks.obstacles is not None
-        if controllers is None and accelerates and follows(options) and not scanned:
+        together = hooks.obstacles is None and follows(hooks.room.beside(options))
+        if controllers is None and accelerates and together:
             self._engine = VectorEngine(hooks, ego_uid=ego_uid, options=options, max_rows=max_rows)
         else:
             self._engine = self._rowwise_engine()

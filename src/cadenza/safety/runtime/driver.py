@@ -12,7 +12,6 @@ from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
-from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
 
 __all__ = ["SafetyDriver", "SafetyStep"]
@@ -41,17 +40,8 @@ class SafetyDriver:
         self._env = env
         self._hooks = hooks
         self._ego_uid = ego_uid
-        self._runtime = SafetyRuntime(
-            ego_uid=ego_uid,
-            control_models=hooks.control_models,
-            bounds=hooks.bounds,
-            control_timestep=hooks.control_timestep,
-            plant=hooks.plant,
-            options=hooks.room.beside(options),
-            emergency_controllers=None
-            if emergency_controller is None
-            else {ego_uid: emergency_controller},
-        )
+        controllers = None if emergency_controller is None else {ego_uid: emergency_controller}
+        self._runtime = hooks.runtime(ego_uid, options, controllers)
 
     @classmethod
     def from_env(

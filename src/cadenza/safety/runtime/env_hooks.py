@@ -11,16 +11,23 @@ Batches:   ``build_agent_batch()`` and ``num_envs`` in place of the first; the o
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast
 
 from cadenza.core.checks import require_kinds
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.backup.batched import BatchedObstacles
 from cadenza.safety.cbf import Plant
-from cadenza.safety.contracts import AgentControlModel, Bounds, LambdaDict, canonical_pair_key
+from cadenza.safety.contracts import (
+    AgentControlModel,
+    Bounds,
+    EmergencyController,
+    LambdaDict,
+    canonical_pair_key,
+)
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.maps import describe_map
 from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot
 
 #: What to pass `cadenza.guard` where an environment lacks a hook.
@@ -39,21 +46,89 @@ _REMEDIES: Final = {
 }
 #: Returns a hook of an environment, or of a batch; None where nobody has it.
 Find: TypeAlias = Callable[[object, str], Any | None]
+#: Shapes, or a function that returns those of each step; None for those that are offered.
+Given: TypeAlias = Iterable[Shape] | Obstacles | Callable[..., Any] | None
 #: Measured force, N, per partner id (against the ego) or per pair of ids.
 ContactForces: TypeAlias = Mapping[str | tuple[str, str], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvHooks:
-    """What the driver reads from an env; ``contact_forces`` is None if none are measured."""
+class TaskKeywords(TypedDict, total=False):
+    """What a filter must know about robots that take accelerations; None is looked up.
 
-    snapshots: Callable[[], dict[str, AgentSnapshot]]
+    Attributes:
+        control_models: Model of every agent by id.
+        bounds: Envelope; its ``action_linf_component`` is in the control model's unit.
+        control_timestep: Time one ``step`` takes, s.
+        plant: How the environment integrates one step.
+    """
+
+    control_models: Mapping[str, AgentControlModel] | None
+    bounds: Bounds | None
+    control_timestep: float | None
+    plant: Plant | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The same, known, and what stands around."""
+
     control_models: Mapping[str, AgentControlModel]
     bounds: Bounds
     control_timestep: float
     plant: Plant
+    room: "Room" = field(default_factory=lambda: Room())
+
+    @staticmethod
+    def known(
+        env: object, find: Find, obstacles: Given = None, **given: Unpack[TaskKeywords]
+    ) -> dict[str, Any]:
+        """Return the entries of a task: what is not given is looked up in the environment.
+
+        Args:
+            env: The environment, or the batch.
+            find: Returns a hook of it, None where nobody has it.
+            obstacles: See `Room`.
+            **given: The others.
+
+        Raises:
+            ConfigurationError: Something is neither given nor offered.
+        """
+        found: dict[str, Any] = {**given}
+        for name in TaskKeywords.__annotations__:
+            if found.get(name) is None:
+                built = name in ("control_models", "bounds")
+                offered = needed_hook(env, f"build_{name}" if built else name, find)
+                found[name] = offered() if built else offered
+        return found | {"room": Room(env, find, obstacles)}
+
+    def runtime(
+        self,
+        ego_uid: str,
+        options: SafetyOptions,
+        controllers: Mapping[str, EmergencyController] | None,
+    ) -> SafetyRuntime:
+        """Return what guards the ego of one environment, beside what stands here.
+
+        Raises:
+            ConfigurationError: See `SafetyRuntime`.
+        """
+        return SafetyRuntime(
+            ego_uid=ego_uid,
+            control_models=self.control_models,
+            bounds=self.bounds,
+            control_timestep=self.control_timestep,
+            plant=self.plant,
+            options=self.room.beside(options),
+            emergency_controllers=controllers,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvHooks(Task):
+    """What the driver reads from an env; ``contact_forces`` is None if none are measured."""
+
+    snapshots: Callable[[], dict[str, AgentSnapshot]]
     contact_forces: Callable[[], ContactForces] | None
-    room: "Room"
 
     @classmethod
     def of(cls, env: object) -> "EnvHooks":
@@ -65,12 +140,8 @@ class EnvHooks:
         require_untouched_actions(env)
         return cls(
             snapshots=hook(env, "build_agent_snapshots"),
-            control_models=hook(env, "build_control_models")(),
-            bounds=hook(env, "build_bounds")(),
-            control_timestep=hook(env, "control_timestep"),
-            plant=hook(env, "plant"),
             contact_forces=optional_hook(env, "build_contact_forces"),
-            room=Room(env, optional_hook),
+            **cls.known(env, optional_hook),
         )
 
     def forces_on(self, ego_uid: str) -> LambdaDict | None:
@@ -138,7 +209,7 @@ class Room:
         self,
         env: object = None,
         find: Find | None = None,
-        given: Iterable[Shape] | Obstacles | Callable[..., Any] | None = None,
+        given: Given = None,
     ) -> None:
         """Take what is given; without that, ask ``env``.
 
@@ -244,18 +315,12 @@ def unwrapped(env: object) -> object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchEnvHooks:
+class BatchEnvHooks(Task):
     """What the driver reads from a batch."""
 
     #: Returns the motion of every agent of every environment at the current state
     agents: Callable[[], AgentBatch]
-    control_models: Mapping[str, AgentControlModel]  # Model of every agent
-    bounds: Bounds  # Envelope of the task
-    control_timestep: float  # Time one ``step`` takes, s
-    plant: Plant  # How the environments integrate one step
     num_envs: int  # Environments B
-
-    room: Room = field(default_factory=Room)  # What stands around
     #: Returns what stands around in this step besides; None without
     obstacles: Callable[[], BatchedObstacles] | None = None
 
@@ -269,12 +334,8 @@ class BatchEnvHooks:
         require_untouched_batch_actions(env)
         return cls(
             agents=needed_hook(env, "build_agent_batch", own_batch_hook),
-            control_models=needed_hook(env, "build_control_models", batch_hook)(),
-            bounds=needed_hook(env, "build_bounds", batch_hook)(),
-            control_timestep=needed_hook(env, "control_timestep", batch_hook),
-            plant=needed_hook(env, "plant", batch_hook),
             num_envs=int(needed_hook(env, "num_envs", own_batch_hook)),
-            room=Room(env, batch_hook),
+            **cls.known(env, batch_hook),
         )
 
 

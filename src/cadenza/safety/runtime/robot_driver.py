@@ -16,7 +16,7 @@ Record:  ``braked`` says that the backup itself is executed, stopping or escapin
 Units:   m, m/s, s; interventions in the unit of the action.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Unpack
 
@@ -27,9 +27,9 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.safety.backup import BackupFilter, BackupKeywords, RobotModel
 from cadenza.safety.contracts import FilterInfo, LambdaDict, canonical_pair_key
 from cadenza.safety.control_models import PartnerBound
-from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import (
     Find,
+    Given,
     Room,
     hook,
     needed_hook,
@@ -73,7 +73,7 @@ class RobotTask:
         ego_uid: str | None = None,
         robot: RobotModel | None = None,
         partner: PartnerBound | Sequence[PartnerBound] | None = None,
-        obstacles: Iterable[Shape] | Obstacles | Callable[..., Any] | None = None,
+        obstacles: Given = None,
         control_timestep: float | None = None,
     ) -> "RobotTask":
         """Return the task of ``env``; what is None is looked up in the environment.

@@ -1,6 +1,4 @@
-"""What both wrappers know of an environment: its task, its scene, and the ego's action.
-
-Task and scene come from the caller, else from hooks of the environment.
+"""What both wrappers know of an environment: its scene, and the ego's action.
 
 Two vocabularies: the environment's action (any real dtype, any scale, perhaps one entry of a Dict
 of agents) and the control model's action (float64, box |u_k| <= c). A port translates one ego
@@ -8,8 +6,7 @@ action, shape (n,), or a batch of them, shape (B, n).
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 from gymnasium import Space, spaces
@@ -18,10 +15,8 @@ from numpy.typing import NDArray
 from cadenza.core.arrays import FloatArray, require_shape
 from cadenza.core.checks import real_array
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
-from cadenza.safety.cbf import Plant
-from cadenza.safety.contracts import AgentControlModel, Bounds, LambdaDict
+from cadenza.safety.contracts import LambdaDict
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import Find, needed_hook
 from cadenza.safety.snapshot import AgentSnapshot
 
 #: Maps an action to another unit, component by component or as a whole; batches included.
@@ -181,68 +176,6 @@ PartnerSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], str | None]
 ForceSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], LambdaDict]
 #: Returns the shapes of one step, of a scan for example, from the same.
 ObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], Sequence[Shape] | Obstacles]
-
-
-class TaskKeywords(TypedDict, total=False):
-    """What a wrapper must know about robots that take accelerations; None is looked up.
-
-    Attributes:
-        ego_uid: The agent whose action is filtered.
-        control_models: Model of every agent by id.
-        bounds: Envelope; its ``action_linf_component`` is in the control model's unit.
-        control_timestep: Time one ``step`` takes, s.
-        plant: How the environment integrates one step.
-    """
-
-    ego_uid: str | None
-    control_models: Mapping[str, AgentControlModel] | None
-    bounds: Bounds | None
-    control_timestep: float | None
-    plant: Plant | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """The same, known."""
-
-    ego_uid: str
-    control_models: Mapping[str, AgentControlModel]
-    bounds: Bounds
-    control_timestep: float
-    plant: Plant
-
-    @classmethod
-    def of(cls, env: object, find: Find, **given: Unpack[TaskKeywords]) -> "Task":
-        """Return the task of ``env``; what is not given is looked up in the environment.
-
-        Raises:
-            ConfigurationError: Something is neither given nor offered by the environment.
-        """
-        known: dict[str, Any] = {**given}
-        for field in fields(cls):
-            if known.get(field.name) is not None:
-                continue
-            built = field.name in ("control_models", "bounds")
-            found = needed_hook(env, f"build_{field.name}" if built else field.name, find)
-            known[field.name] = found() if built else found
-        return cls(**known)
-
-    def port(
-        self, space: Space[Any], to_control: ActionMap | None, from_control: ActionMap | None
-    ) -> ActionPort:
-        """Return the way of the ego's action in and out.
-
-        Raises:
-            ConfigurationError: See `ActionPort`.
-        """
-        return ActionPort(
-            space,
-            ego_uid=self.ego_uid,
-            action_dim=self.control_models[self.ego_uid].action_dim,
-            c=self.bounds.action_linf_component,
-            to_control=to_control,
-            from_control=from_control,
-        )
 
 
 class InEpisode:

@@ -11,7 +11,7 @@ from cadenza.core.environments import advice_on, made_by_id
 from cadenza.core.errors import ConfigurationError, did_you_mean
 from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import batch_hook, optional_hook
+from cadenza.safety.runtime.env_hooks import TaskKeywords, batch_hook, optional_hook
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.robot_driver import MODELS_HOOK, takes_velocities
 from cadenza.safety.wrappers.action_port import (
@@ -20,7 +20,6 @@ from cadenza.safety.wrappers.action_port import (
     ObstacleSource,
     PartnerSource,
     SnapshotSource,
-    TaskKeywords,
 )
 from cadenza.safety.wrappers.robot import (
     RobotFilterWrapper,
@@ -40,6 +39,7 @@ from cadenza.safety.wrappers.vector import (
 class GuardKeywords(TaskKeywords, total=False):
     """Options of both wrappers of robots that take accelerations."""
 
+    ego_uid: str | None
     options: SafetyOptions | None
     action_to_control: ActionMap | None
     action_from_control: ActionMap | None

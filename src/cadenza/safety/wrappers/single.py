@@ -25,7 +25,14 @@ from cadenza.safety.contracts import (
     canonical_pair_key,
 )
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import Room, hook, optional_hook, require_untouched_actions
+from cadenza.safety.runtime.env_hooks import (
+    Task,
+    TaskKeywords,
+    hook,
+    needed_hook,
+    optional_hook,
+    require_untouched_actions,
+)
 from cadenza.safety.runtime.memory import stop_action
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
@@ -33,13 +40,12 @@ from cadenza.safety.runtime.safety_step import SafetyStep
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.wrappers.action_port import (
     ActionMap,
+    ActionPort,
     ForceSource,
     InEpisode,
     ObstacleSource,
     PartnerSource,
     SnapshotSource,
-    Task,
-    TaskKeywords,
     checked_scene,
 )
 
@@ -217,6 +223,7 @@ class SafetyFilterWrapper(GuardedEnv):
         self,
         env: gym.Env[Any, Any],
         *,
+        ego_uid: str | None = None,
         snapshots: SnapshotSource | None = None,
         options: SafetyOptions | None = None,
         emergency_controllers: Mapping[str, EmergencyController] | None = None,
@@ -232,6 +239,7 @@ class SafetyFilterWrapper(GuardedEnv):
 
         Args:
             env: Environment whose action is a Box, or a Dict of Boxes by agent.
+            ego_uid: The agent whose action is filtered; None is looked up.
             snapshots: Called with (env, observation, info) before every step.
             options: Configuration of the runtime; None means the defaults.
             emergency_controllers: See `SafetyRuntime`.
@@ -250,7 +258,8 @@ class SafetyFilterWrapper(GuardedEnv):
                 go with the options.
         """
         super().__init__(env, snapshots=snapshots)
-        self._task = known = Task.of(env, optional_hook, **task)
+        uid = needed_hook(env, "ego_uid", optional_hook) if ego_uid is None else ego_uid
+        self._task = known = Task(**Task.known(env, optional_hook, obstacles, **task))
         require_kinds(
             "SafetyFilterWrapper",
             partner_id=(partner_id, Callable | None),
@@ -259,20 +268,20 @@ class SafetyFilterWrapper(GuardedEnv):
             action_from_control=(action_from_control, Callable | None),
         )
         self._partner_id, self._forces = partner_id, contact_forces
-        self._room = Room(env, optional_hook, obstacles)
-        options = self._room.beside(SafetyOptions() if options is None else options)
-        beside = self._room.scan is not None or len(options.obstacles) > 0
+        options = SafetyOptions() if options is None else options
+        self._runtime = known.runtime(uid, options, emergency_controllers)
+        options = self._runtime.options
+        beside = known.room.scan is not None or len(options.obstacles) > 0
         self._fallback = _checked_fallback(fallback, options, beside_obstacles=beside)
-        self._runtime = SafetyRuntime(
-            ego_uid=known.ego_uid,
-            control_models=known.control_models,
-            bounds=known.bounds,
-            control_timestep=known.control_timestep,
-            plant=known.plant,
-            options=options,
-            emergency_controllers=emergency_controllers,
+        self._ego_uid = uid
+        self._port = ActionPort(
+            env.action_space,
+            ego_uid=uid,
+            action_dim=known.control_models[uid].action_dim,
+            c=known.bounds.action_linf_component,
+            to_control=action_to_control,
+            from_control=action_from_control,
         )
-        self._port = known.port(env.action_space, action_to_control, action_from_control)
         self._last_step: SafetyStep | None = None
 
     @property
@@ -286,7 +295,7 @@ class SafetyFilterWrapper(GuardedEnv):
         return self._runtime
 
     def _begin(self, seed: int | None) -> None:
-        self._room.require_same()
+        self._task.room.require_same()
         if seed is None:
             self._runtime.begin_episode()
         else:
@@ -299,7 +308,7 @@ class SafetyFilterWrapper(GuardedEnv):
         def tell(nominal: NDArray[Any], applied: NDArray[Any]) -> dict[str, Any]:
             return safety_record(
                 step,
-                ego_uid=self._task.ego_uid,
+                ego_uid=self._ego_uid,
                 barrier=barrier,
                 nominal=nominal,
                 applied=applied,
@@ -314,7 +323,8 @@ class SafetyFilterWrapper(GuardedEnv):
         try:
             snapshots = checked_scene(self._snapshots(*sources))
             forces = None if self._forces is None else self._forces(*sources)
-            around = () if self._room.scan is None else self._room.scan(*sources)
+            scan = self._task.room.scan
+            around = () if scan is None else scan(*sources)
         except InputError as error:  # a snapshot refuses numbers that are not finite
             return self._runtime.step_blind(nominal, error), {}, False
         step = self._runtime.step(
@@ -346,7 +356,7 @@ class SafetyFilterWrapper(GuardedEnv):
         """
         task = self._task
         if not callable(self._fallback):
-            ego = task.ego_uid
+            ego = self._ego_uid
             return stop_action(task.control_models[ego], snapshots[ego], task.bounds)
         request = FallbackRequest(nominal.copy(), retreat.copy(), snapshots, task.bounds)
         name = "SafetyFilterWrapper: fallback"

@@ -26,7 +26,8 @@ from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import (
     BatchEnvHooks,
-    Room,
+    Task,
+    TaskKeywords,
     all_have,
     batch_hook,
     hook,
@@ -39,9 +40,8 @@ from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch, WheeledSnapshot
 from cadenza.safety.wrappers.action_port import (
     ActionMap,
+    ActionPort,
     InEpisode,
-    Task,
-    TaskKeywords,
     checked_scene,
 )
 
@@ -162,6 +162,7 @@ class VectorSafetyFilterWrapper(GuardedBatch):
         self,
         env: VectorEnv[Any, Any, Any],
         *,
+        ego_uid: str | None = None,
         agents: BatchSource | None = None,
         options: SafetyOptions | None = None,
         emergency_controller: EmergencyController | None = None,
@@ -183,7 +184,8 @@ class VectorSafetyFilterWrapper(GuardedBatch):
                 after the filter, or something is neither given nor offered.
         """
         super().__init__(env, agents=agents)
-        known = Task.of(env, batch_hook, **task)
+        uid = needed_hook(env, "ego_uid", batch_hook) if ego_uid is None else ego_uid
+        known = Task.known(env, batch_hook, obstacles, **task)
         require_kinds(
             "VectorSafetyFilterWrapper",
             partner_id=(partner_id, Callable | None),
@@ -191,28 +193,29 @@ class VectorSafetyFilterWrapper(GuardedBatch):
             action_from_control=(action_from_control, Callable | None),
         )
         options = SafetyOptions() if options is None else options
-        room = Room(env, batch_hook, obstacles)
-        scan = room.scan
+        scan = known["room"].scan
         self._rows = rows_of(env) if agents is None and options.on_bad_input == "brake" else None
         self._partner_id = partner_id
         self._driver = BatchedSafetyDriver(
             env,
             BatchEnvHooks(
                 agents=lambda: self._agents(*self._sources()),
-                control_models=known.control_models,
-                bounds=known.bounds,
-                control_timestep=known.control_timestep,
-                plant=known.plant,
                 num_envs=env.num_envs,
-                room=room,
                 obstacles=None if scan is None else lambda: scan(*self._sources()),
+                **known,
             ),
-            ego_uid=known.ego_uid,
+            ego_uid=uid,
             options=options,
             emergency_controller=emergency_controller,
         )
-        space = cast("Any", env).action_space
-        self._port = known.port(space, action_to_control, action_from_control)
+        self._port = ActionPort(
+            cast("Any", env).action_space,
+            ego_uid=uid,
+            action_dim=known["control_models"][uid].action_dim,
+            c=known["bounds"].action_linf_component,
+            to_control=action_to_control,
+            from_control=action_from_control,
+        )
 
     @property
     def driver(self) -> BatchedSafetyDriver:
