@@ -7,8 +7,8 @@ Axes:    B = environments, J = partners in the order of their bounds, A = action
 Units:   as there.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Unpack
+from collections.abc import Callable, Iterable, Sequence
+from typing import Unpack
 
 import numpy as np
 
@@ -20,13 +20,12 @@ from cadenza.safety.runtime.env_hooks import (
     needed_hook,
     own_batch_hook,
     require_untouched_batch_actions,
-    unwrapped,
 )
-from cadenza.safety.runtime.robot_driver import BACKUPS, RobotTask, changes
+from cadenza.safety.runtime.robot_driver import BACKUPS, RobotTask, VelocityDriver, changes
 from cadenza.safety.snapshot import AgentBatch
 
 
-class BatchedRobotDriver:
+class BatchedRobotDriver(VelocityDriver[BatchedBackupFilter]):
     """Guards the ego of every environment of a batch.
 
     Build it with `from_env` from the very batch that will be stepped. Tell it with `begin_rows`
@@ -42,17 +41,14 @@ class BatchedRobotDriver:
         **settings: See `BackupFilter`.
 
     Attributes:
-        env: As given.
-        task: As given.
         num_envs: B.
         partner_uids: Partners in the order of their bounds.
-        lambda_bound: None: nothing to clamp.
 
     Raises:
         ConfigurationError: The guarantee cannot be given.
     """
 
-    lambda_bound: Final[None] = None
+    _find = staticmethod(batch_hook)
 
     def __init__(
         self,
@@ -64,14 +60,11 @@ class BatchedRobotDriver:
         together: bool = True,
         **settings: Unpack[BackupKeywords],
     ) -> None:
-        self.env: object = env
-        self.task: RobotTask = task
+        single = task.build_filter(**settings)
+        super().__init__(env, task, BatchedBackupFilter(single, num_envs, together=together))
         self.num_envs: int = num_envs
         self.partner_uids: tuple[str, ...] = tuple(bound.uid for bound in task.partners)
-        self._agents = agents
-        single = task.build_filter(**settings)
-        self._kept_m = single.kept_m
-        self._filter = BatchedBackupFilter(single, num_envs, together=together)
+        self._agents, self._kept_m = agents, single.kept_m
 
     @classmethod
     def from_env(
@@ -100,47 +93,17 @@ class BatchedRobotDriver:
             **settings,
         )
 
-    @property
-    def backup_filter(self) -> BatchedBackupFilter:
-        """The filter that decides."""
-        return self._filter
-
-    @property
-    def cartesian_accel_capacity(self) -> float:
-        """What a command may ask for in one step, m/s^2; lambda, 0, is compared with it."""
-        return self.task.robot.max_speed / self.task.control_timestep
-
-    def reachable(self, nominal: FloatArray) -> FloatArray:
-        """Return what the robots would make of actions without the filter."""
-        return self.task.robot.limited(nominal)
-
-    def drives(self, env: object) -> bool:
-        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
-        if unwrapped(env) is not unwrapped(self.env):
-            return False
-        return batch_hook(env, "control_timestep") == self.task.control_timestep
-
-    def begin_run(self, seed: int) -> None:
-        """Forget everything; nothing is drawn, so that every ``seed`` is the same."""
-        del seed
-        self.task.room.require_same()
-        self._filter.reset()
-
-    def begin_episode(self) -> None:
-        """Forget the plans of all environments."""
-        self.task.room.require_same()
-        self._filter.reset()
-
     def begin_rows(self, rows: Iterable[int]) -> None:
-        """Forget the plans of the environments ``rows``."""
-        self.task.room.require_same()
-        self._filter.reset(rows)
+        """Forget the plans of the environments ``rows``; see `begin_episode`."""
+        begun = list(rows)
+        if begun:
+            self.task.room.require_same()
+        self.backup_filter.reset(begun)
 
     def begin_run_rows(self, rows: Iterable[int], seeds: Iterable[int]) -> None:
         """Forget everything of the environments ``rows``; see `begin_run`."""
         del seeds
-        self.task.room.require_same()
-        self._filter.reset(rows)
+        self.begin_rows(rows)
 
     def step(
         self,
@@ -158,7 +121,7 @@ class BatchedRobotDriver:
         """
         del partner_ids
         nominal = np.asarray(nominal_action, dtype=np.float64)
-        found = self._filter.filter(nominal, self._agents())
+        found = self.backup_filter.filter(nominal, self._agents())
         pairs = np.zeros(found.margin.shape)
         none = np.zeros(self.num_envs, dtype=np.bool_)
         broken = np.repeat(found.bounds_broken[:, None], len(self.partner_uids), axis=1)
@@ -185,15 +148,3 @@ class BatchedRobotDriver:
     def lambda_(self) -> FloatArray:
         """Slack per pair, (B, J), 0: nothing adapts."""
         return np.zeros((self.num_envs, len(self.partner_uids)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
-        return self._filter.state_dict()
-
-    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
-
-        Raises:
-            InputError: Malformed content; the driver is then unchanged.
-        """
-        self._filter.load_state_dict(payload)

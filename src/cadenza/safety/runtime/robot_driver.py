@@ -18,13 +18,13 @@ Units:   m, m/s, s; interventions in the unit of the action.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Unpack
+from typing import Any, Final, Generic, TypeVar, Unpack
 
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.backup import BackupFilter, BackupKeywords, RobotModel
+from cadenza.safety.backup import BackupFilter, BackupKeywords, BatchedBackupFilter, RobotModel
 from cadenza.safety.contracts import FilterInfo, LambdaDict, canonical_pair_key
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.runtime.env_hooks import (
@@ -46,6 +46,8 @@ MODELS_HOOK: Final = "build_robot_models"
 ROUNDING: Final = 1e-9
 #: Where an action comes from that is the backup itself.
 BACKUPS: Final = ("brake", "escape")
+#: The filter of one environment, or of a batch.
+Guard = TypeVar("Guard", BackupFilter, BatchedBackupFilter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,20 +136,75 @@ def takes_velocities(env: object, find: Find = optional_hook) -> bool:
     return find(env, MODELS_HOOK) is not None
 
 
-class RobotDriver:
+class VelocityDriver(Generic[Guard]):
+    """What the driver of one environment and that of a batch have in common.
+
+    Attributes:
+        env: The environment whose state it reads, or the batch.
+        task: What is around the robot.
+        backup_filter: The filter that decides.
+        lambda_bound: None: nothing to clamp.
+    """
+
+    lambda_bound: Final[None] = None
+    _find = staticmethod(optional_hook)
+
+    def __init__(self, env: object, task: RobotTask, backup_filter: Guard) -> None:
+        self.env: object = env
+        self.task: RobotTask = task
+        self.backup_filter: Guard = backup_filter
+
+    @property
+    def cartesian_accel_capacity(self) -> float:
+        """What a command may ask for in one step, m/s^2; lambda, 0, is compared with it."""
+        return self.task.robot.max_speed / self.task.control_timestep
+
+    def reachable(self, nominal: FloatArray) -> FloatArray:
+        """Return what a robot would make of an action without the filter, (..., A)."""
+        return self.task.robot.limited(nominal)
+
+    def drives(self, env: object) -> bool:
+        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
+        if unwrapped(env) is not unwrapped(self.env):
+            return False
+        return self._find(env, "control_timestep") == self.task.control_timestep
+
+    def begin_run(self, seed: int) -> None:
+        """Forget everything; nothing is drawn, so that every ``seed`` is the same."""
+        del seed
+        self.begin_episode()
+
+    def begin_episode(self) -> None:
+        """Forget plans, which a reset disconnects from the next state.
+
+        Raises:
+            ConfigurationError: The obstacles that are offered are others than before.
+        """
+        self.task.room.require_same()
+        self.backup_filter.reset()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
+        return self.backup_filter.state_dict()
+
+    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken.
+
+        Raises:
+            InputError: Malformed content; the driver is then unchanged.
+        """
+        self.backup_filter.load_state_dict(payload)
+
+
+class RobotDriver(VelocityDriver[BackupFilter]):
     """Guards the ego of one env.
 
     Build it with `from_env` from the very env that will be stepped: a driver that looks at
     another env sees a frozen scene.
 
     Attributes:
-        env: The env whose state it reads.
-        task: What is around the robot.
         lambda_: Slack per pair, 0: nothing adapts.
-        lambda_bound: None: nothing to clamp.
     """
-
-    lambda_bound: Final[None] = None
 
     def __init__(
         self,
@@ -156,10 +213,8 @@ class RobotDriver:
         snapshots: Callable[[], Mapping[str, AgentSnapshot]],
         **settings: Unpack[BackupKeywords],
     ) -> None:
-        self.env: object = env
-        self.task: RobotTask = task
+        super().__init__(env, task, task.build_filter(**settings))
         self._snapshots = snapshots
-        self._filter = task.build_filter(**settings)
         self.lambda_: LambdaDict = {
             canonical_pair_key(task.robot.uid, bound.uid): 0.0 for bound in task.partners
         }
@@ -184,40 +239,6 @@ class RobotDriver:
         seen = hook(env, "build_agent_snapshots") if snapshots is None else snapshots
         return cls(env, task, seen, **settings)
 
-    @property
-    def backup_filter(self) -> BackupFilter:
-        """The filter that decides."""
-        return self._filter
-
-    @property
-    def cartesian_accel_capacity(self) -> float:
-        """What a command may ask for in one step, m/s^2; lambda, 0, is compared with it."""
-        return self.task.robot.max_speed / self.task.control_timestep
-
-    def reachable(self, nominal: FloatArray) -> FloatArray:
-        """Return what the robot would make of an action without the filter."""
-        return self.task.robot.limited(nominal)
-
-    def drives(self, env: object) -> bool:
-        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
-        if unwrapped(env) is not unwrapped(self.env):
-            return False
-        return optional_hook(env, "control_timestep") == self.task.control_timestep
-
-    def begin_run(self, seed: int) -> None:
-        """Forget everything; nothing is drawn, so that every ``seed`` is the same."""
-        del seed
-        self.begin_episode()
-
-    def begin_episode(self) -> None:
-        """Forget the plan, which the env's reset disconnects from the next state.
-
-        Raises:
-            ConfigurationError: The env's obstacles are others than before.
-        """
-        self.task.room.require_same()
-        self._filter.reset()
-
     def step(self, nominal_action: FloatArray, partner_id: str | None = None) -> SafetyStep:
         """Return the action to execute in the env's current state.
 
@@ -230,8 +251,8 @@ class RobotDriver:
         """
         del partner_id
         nominal = np.asarray(nominal_action, dtype=np.float64)
-        found = self._filter.filter(nominal, self._snapshots())
-        kept = self._filter.kept_m
+        found = self.backup_filter.filter(nominal, self._snapshots())
+        kept = self.backup_filter.kept_m
         info: FilterInfo = {
             **blank_info(self.lambda_),
             "status": "inactive" if found.backup == "none" else "optimal",
@@ -245,18 +266,6 @@ class RobotDriver:
         }
         broken = tuple(found.margin) if found.bounds_broken else ()
         return SafetyStep(found.action, info, dict(self.lambda_), {}, breached=broken)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything a resumed run needs, JSON-able; floats survive exactly."""
-        return self._filter.state_dict()
-
-    def load_state_dict(self, payload: Mapping[str, Any]) -> None:
-        """Continue exactly where `state_dict` was taken.
-
-        Raises:
-            InputError: Malformed content; the driver is then unchanged.
-        """
-        self._filter.load_state_dict(payload)
 
 
 def changes(executed: FloatArray, reachable: FloatArray) -> Any:
