@@ -15,6 +15,7 @@ from cadenza.safety.emergency import (
     max_push_action,
 )
 from cadenza.safety.runtime.memory import LastKnownState, stop_action
+from cadenza.safety.runtime.options import RuntimeSetup, SafetyOptions
 from tests.unit.safety.scenes import agent, box
 
 X, Y = np.array([1.0, 0.0]), np.array([0.0, 1.0])
@@ -242,8 +243,8 @@ def test_damped_inverse_is_made_up_for_until_the_push_is_what_was_wanted():
 
 
 def test_unseen_ego_is_taken_to_move_as_its_action_says():
-    model = DoubleIntegratorControlModel(uid="ego", action_dim=2)
-    known = LastKnownState(ego_uid="ego", model=model, dt=0.1)
+    models = {uid: DoubleIntegratorControlModel(uid, 2) for uid in ("ego", "other")}
+    known = LastKnownState(RuntimeSetup("ego", models, box(1.0), 0.1, SafetyOptions()))
     known.see({"ego": agent([1, 2], [0.5, -1.0]), "other": agent([5, 5], [1.0, 0.0])})
     known.carry_on(np.array([2.0, -4.0]))
     assert known.agents["ego"].position == pytest.approx([1.06, 1.88])

@@ -11,7 +11,7 @@ from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import DoubleIntegratorControlModel, JacobianControlModel
 from cadenza.safety.runtime.observation import PacketAges
-from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.options import RuntimeSetup, SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime
 from cadenza.safety.snapshot import AgentSnapshot
 from tests.unit.safety.scenes import Duel, agent, models
@@ -429,13 +429,8 @@ def pair_models(partner_accel):
 
 
 def packet_ages(latency_ms=0.0, **options):
-    return PacketAges(
-        ego_uid="e",
-        control_models=pair_models(0.6),
-        bounds=Bounds(2.0, 2.0, 1.0, latency_ms, 0.0),
-        dt=DT,
-        options=SafetyOptions(**options),
-    )
+    bounds = Bounds(2.0, 2.0, 1.0, latency_ms, 0.0)
+    return PacketAges(RuntimeSetup("e", pair_models(0.6), bounds, DT, SafetyOptions(**options)))
 
 
 def ball(position, velocity, age=0.0):

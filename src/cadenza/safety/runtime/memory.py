@@ -23,7 +23,7 @@ Loading:   every part reads its record into a copy of itself; only when all succ
 import copy
 import itertools
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, cast
 
@@ -52,13 +52,12 @@ from cadenza.safety.emergency import braking_accel, scale_into_box
 from cadenza.safety.filters.arguments import require_action, require_snapshot
 from cadenza.safety.filters.ego_rows import DirectionMemory
 from cadenza.safety.runtime.observation import Breach, MotionWatch, PacketAges, require_array
-from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.options import RuntimeSetup
 from cadenza.safety.runtime.predictors import (
     HISTORY_LENGTH,
     SAME_TIME_S,
     ConstantVelocityPredictor,
     Observation,
-    PartnerPredictor,
     Prediction,
     make_predictor,
     snapshot_from_dict,
@@ -84,20 +83,11 @@ def _bias(model: AgentControlModel, ego: AgentSnapshot) -> FloatArray:
 
 
 class LastKnownState:
-    """The agents as last seen; a state that is loaded must name exactly ``uids``, if given."""
+    """The agents as last seen; a state that is loaded must name exactly those of the setup."""
 
-    def __init__(
-        self,
-        *,
-        ego_uid: str,
-        model: AgentControlModel,
-        dt: float,
-        uids: Collection[str] | None = None,
-    ) -> None:
-        self._ego_uid = ego_uid
-        self._uids = None if uids is None else set(uids)
-        self._model = model
-        self._dt = dt
+    def __init__(self, setup: RuntimeSetup) -> None:
+        self._ego_uid, self._model, self._dt = setup.ego_uid, setup.ego, setup.dt
+        self._uids = setup.models.keys()
         #: Every agent's estimated state; None before the first sound observation.
         self.agents: dict[str, AgentSnapshot] | None = None
 
@@ -146,7 +136,7 @@ class LastKnownState:
         agents = None
         if payload is not None:
             agents = {uid: snapshot_from_dict(fields) for uid, fields in payload.items()}
-            if self._uids is not None and agents.keys() != self._uids:
+            if agents.keys() != self._uids:
                 raise InputError(
                     f"last state: expected {sorted(self._uids)}, got {sorted(agents)}."
                 )
@@ -176,13 +166,10 @@ class SlackAdaptation:
         InputError: The rule does not take these settings.
     """
 
-    def __init__(
-        self, *, ego_uid: str, uids: tuple[str, ...], capacity: float, options: SafetyOptions
-    ) -> None:
-        self._ego_uid = ego_uid
-        self._uids = uids
-        self._options = options
-        self._bound = options.clamp_floor_ratio * capacity
+    def __init__(self, setup: RuntimeSetup) -> None:
+        self._ego_uid, self._uids = setup.ego_uid, tuple(setup.models)
+        self._options = options = setup.options
+        self._bound = options.clamp_floor_ratio * setup.bounds.cartesian_accel_capacity
         self._settings = RuleSettings(
             gamma=options.cbf_gamma,
             lambda_bound=self._bound,
@@ -359,24 +346,13 @@ class PartnerForecaster:
     moved along its velocity. An older packet says nothing new. A packet of age A that comes in step
     k was measured at k dt - A.
 
-    ``horizon_steps`` lead from a forecast to its score; a state that is loaded may name no other
-    ``partners``, given with their Cartesian dimension, than these.
+    A state that is loaded may name no other partners than those of the setup.
     """
 
-    def __init__(
-        self,
-        predictor: PartnerPredictor,
-        *,
-        dt: float,
-        horizon_steps: int,
-        ego_uid: str | None = None,
-        partners: Mapping[str, int] | None = None,
-    ) -> None:
-        self._predictor = predictor
-        self._ego_uid = ego_uid
-        self._partners = partners
-        self._dt = dt
-        self._horizon = horizon_steps
+    def __init__(self, setup: RuntimeSetup) -> None:
+        self._predictor = make_predictor(setup.options.predictor_kind)
+        self._ego_uid, self._partners = setup.ego_uid, setup.partners
+        self._dt, self._horizon = setup.dt, setup.options.horizon_steps
         self.forget()
 
     def forget(self) -> None:
@@ -530,7 +506,7 @@ class PartnerForecaster:
         shapes = {s.position.shape for s in [*(p.snapshot for p in packets), *forecasts]}
         ordered = all(earlier < later for earlier, later in itertools.pairwise(times))
         past = bool(times) and times[0] >= -MAX_MAGNITUDE and times[-1] <= now + SAME_TIME_S
-        known = self._partners is None or self._partners.get(uid) in {s[0] for s in shapes}
+        known = uid in self._partners and self._partners[uid].position_dim in {s[0] for s in shapes}
         if not (ordered and past and known and len(shapes) == 1 and len(times) <= HISTORY_LENGTH):
             raise InputError(f"forecasts: expected packets of {uid!r} in order, got {times}.")
 
@@ -625,44 +601,27 @@ class RuntimeMemory:
 
     def __init__(
         self,
+        setup: RuntimeSetup,
         *,
-        ego_uid: str,
-        control_models: Mapping[str, AgentControlModel],
         controllers: Mapping[str, EmergencyController] | None,
-        bounds: Bounds,
-        dt: float,
-        options: SafetyOptions,
         directions: DirectionMemory,
     ) -> None:
-        models, model = control_models, control_models[ego_uid]
-        capacity = bounds.cartesian_accel_capacity
-        self.adaptation: SlackAdaptation = SlackAdaptation(
-            ego_uid=ego_uid, uids=tuple(models), capacity=capacity, options=options
-        )
-        self.forecaster: PartnerForecaster = PartnerForecaster(
-            make_predictor(options.predictor_kind),
-            dt=dt,
-            horizon_steps=options.horizon_steps,
-            ego_uid=ego_uid,
-            partners={u: m.position_dim for u, m in models.items() if u != ego_uid},
-        )
-        self.ages: PacketAges = PacketAges(
-            ego_uid=ego_uid, control_models=models, bounds=bounds, dt=dt, options=options
-        )
-        self.last: LastKnownState = LastKnownState(ego_uid=ego_uid, model=model, dt=dt, uids=models)
-        self.previous_action: ExecutedAction = ExecutedAction(model.action_dim)
+        options, capacity = setup.options, setup.bounds.cartesian_accel_capacity
+        self.adaptation: SlackAdaptation = SlackAdaptation(setup)
+        self.forecaster: PartnerForecaster = PartnerForecaster(setup)
+        self.ages: PacketAges = PacketAges(setup)
+        self.last: LastKnownState = LastKnownState(setup)
+        self.previous_action: ExecutedAction = ExecutedAction(setup.ego.action_dim)
         self.brakes: BrakeLayer = BrakeLayer(
-            ego_uid=ego_uid,
-            control_models=models,
+            ego_uid=setup.ego_uid,
+            control_models=setup.models,
             controllers=controllers,
-            bounds=bounds,
-            dt=dt,
+            bounds=setup.bounds,
+            dt=setup.dt,
             **options.brake_options(),
         )
         self.telemetry: RuntimeTelemetry = RuntimeTelemetry(options.saturation_threshold * capacity)
-        self.motion: MotionWatch = MotionWatch(
-            ego_uid=ego_uid, control_models=models, bounds=bounds, dt=dt, options=options
-        )
+        self.motion: MotionWatch = MotionWatch(setup)
         self.directions = directions
 
     def begin_run(self) -> None:

@@ -45,7 +45,6 @@ from cadenza.core.errors import InputError
 from cadenza.safety.authority import measure_authority
 from cadenza.safety.contracts import (
     AgentControlModel,
-    Bounds,
     StateDependentControlModel,
     canonical_pair_key,
 )
@@ -53,7 +52,7 @@ from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import InputTypeError
 from cadenza.safety.filters.arguments import require_action
 from cadenza.safety.filters.ego_rows import AGE_ROUNDING
-from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.options import RuntimeSetup
 from cadenza.safety.runtime.predictors import (
     SAME_TIME_S,
     Observation,
@@ -216,19 +215,11 @@ def _age(uid: str, value: object) -> float:
 class PacketAges:
     """Watches how old what is known of each partner is."""
 
-    def __init__(
-        self,
-        *,
-        ego_uid: str,
-        control_models: Mapping[str, AgentControlModel],
-        bounds: Bounds,
-        dt: float,
-        options: SafetyOptions,
-    ) -> None:
-        self._ego_uid = ego_uid
-        self._accels = {uid: m.max_cartesian_accel(bounds) for uid, m in control_models.items()}
+    def __init__(self, setup: RuntimeSetup) -> None:
+        bounds, options = setup.bounds, setup.options
+        self._ego_uid, self._dt = setup.ego_uid, setup.dt
+        self._accels = {uid: m.max_cartesian_accel(bounds) for uid, m in setup.models.items()}
         self._least = bounds.comm_latency_ms * 1e-3 if options.latency_floor else 0.0
-        self._dt = dt
         self._jump = options.age_jump_s
         self.forget()
 
@@ -450,20 +441,17 @@ def needed_accels(
 class MotionWatch:
     """Compares what agents of one episode do with what was declared of them."""
 
-    def __init__(
-        self,
-        *,
-        ego_uid: str,
-        control_models: Mapping[str, AgentControlModel],
-        bounds: Bounds,
-        dt: float,
-        options: SafetyOptions,
-    ) -> None:
-        self._ego_uid, self._models = ego_uid, dict(control_models)
-        self._bounds, self._dt, self._options = bounds, dt, options
+    def __init__(self, setup: RuntimeSetup) -> None:
+        self._ego_uid, self._models, options = setup.ego_uid, setup.models, setup.options
+        self._bounds, self._dt, self._options = setup.bounds, setup.dt, options
         self._errors = options.position_error, options.velocity_error
-        self._is_point = type(self._models[ego_uid]) is DoubleIntegratorControlModel
+        self._is_point = type(setup.ego) is DoubleIntegratorControlModel
         self.forget()
+
+    @property
+    def reason(self) -> str:
+        """Which declarations were disproved, and by what; empty while none was."""
+        return broken_words(self.broken, self._ego_uid) if self.broken else ""
 
     def forget(self) -> None:
         """Believe everyone again."""

@@ -4,7 +4,7 @@ An option that would have no effect beside another one is refused, so that every
 runtime that exists changes what it does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -12,7 +12,13 @@ from cadenza.core.checks import is_real, is_whole, shown
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.braking import DEFAULT_TAU_BRAKE
 from cadenza.safety.conformal import DEFAULT_STEP_GRID, SUPPORTED_RULES
-from cadenza.safety.contracts import DEFAULT_ETA, DEFAULT_WARMUP_STEPS, MAX_BOUND
+from cadenza.safety.contracts import (
+    DEFAULT_ETA,
+    DEFAULT_WARMUP_STEPS,
+    MAX_BOUND,
+    AgentControlModel,
+    Bounds,
+)
 from cadenza.safety.filter_options import EgoOnlyOptions, MultiPartner, RowOptions
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.predictors import predictor_kinds
@@ -262,3 +268,24 @@ class SafetyOptions(RowOptions):
             raise ConfigurationError(
                 f"SafetyOptions.{name}: expected {expected}, got {shown(getattr(self, name))}."
             )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuntimeSetup:
+    """Whom a runtime guards, among whom and how: what all its parts are built from."""
+
+    ego_uid: str
+    models: Mapping[str, AgentControlModel]  # Of every agent
+    bounds: Bounds
+    dt: float  # Control step, s
+    options: SafetyOptions
+
+    @property
+    def ego(self) -> AgentControlModel:
+        """The ego's control model."""
+        return self.models[self.ego_uid]
+
+    @property
+    def partners(self) -> dict[str, AgentControlModel]:
+        """The models of all others."""
+        return {uid: model for uid, model in self.models.items() if uid != self.ego_uid}

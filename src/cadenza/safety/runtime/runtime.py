@@ -55,7 +55,6 @@ from cadenza.safety.runtime.memory import (
 )
 from cadenza.safety.runtime.observation import (
     UsualMotion,
-    broken_words,
     ordinary_agents,
     read_scene,
     require_agents,
@@ -66,7 +65,7 @@ from cadenza.safety.runtime.observation import (
     tell,
 )
 from cadenza.safety.runtime.obstacles import ObstacleGuard
-from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.options import RuntimeSetup, SafetyOptions
 from cadenza.safety.runtime.predictors import Prediction
 from cadenza.safety.runtime.safety_step import (
     RuntimeTelemetry,
@@ -175,25 +174,20 @@ class SafetyRuntime:
             plant=plant,
             **options.filter_options(),
         )
-        self._memory = RuntimeMemory(
-            ego_uid=ego_uid,
-            control_models=self._models,
-            controllers=controllers,
-            bounds=bounds,
-            dt=control_timestep,
-            options=options,
-            directions=self._filter.directions,
-        )
+        setup = RuntimeSetup(ego_uid, self._models, bounds, control_timestep, options)
+        directions = self._filter.directions
+        self._memory = RuntimeMemory(setup, controllers=controllers, directions=directions)
         #: Agents of whose broken declarations the log has told; runtimes may share it.
         self.told: set[str] = set()
         self._breached: tuple[str, ...] = ()
-        self._reason = ""
         self._look_ahead_s = control_timestep * (options.horizon_steps + 1)
         #: Constants of the rows and everyone's motion in the last step, if the next may be steady.
         self._steady: tuple[StepConstants, UsualMotion] | None = None
         self._usual: UsualMotion | None = None
         self._authority_known = options.compat is not None
-        self._obstacle_guard = self._made_guard() if options.obstacles else None
+        self._obstacle_guard: ObstacleGuard | None = None
+        if options.obstacles:
+            self._obstacle_guard = ObstacleGuard(self._model, bounds, control_timestep, options)
         #: What stood around in the last step; None while nobody named any obstacle.
         self._around: Obstacles | None = None
         self._check_authority(None)
@@ -238,7 +232,7 @@ class SafetyRuntime:
         self._around = None
         if self._obstacle_guard is not None and self._options.obstacles:
             self._around = self._obstacle_guard.lasting
-        self._expect_what_was_seen()
+        self._filter.expect(self._memory.motion.expected())
 
     def step(
         self,
@@ -361,7 +355,7 @@ class SafetyRuntime:
         """
         self._memory.load_state_dict(payload)
         self._steady = None
-        self._expect_what_was_seen()
+        self._filter.expect(self._memory.motion.expected())
 
     # The stages of a step
 
@@ -447,7 +441,6 @@ class SafetyRuntime:
             if remembered:
                 count("warm_starts")
             memory.begin_partner()
-            self._expect_what_was_seen()
         found = memory.look(scene.agents, doubtful=scene.conflict)
         if found:
             self._breached = tuple(found)
@@ -456,7 +449,8 @@ class SafetyRuntime:
             if any(uid != self._ego_uid for uid in found):
                 count("partner_breaches")
             tell(found, self._ego_uid, self.told)
-            self._expect_what_was_seen()
+        if found or remembered is not None:
+            self._filter.expect(memory.motion.expected())
         if memory.ages.jumped(scene.agents):
             count("age_jumps")
             memory.adaptation.warm_up()
@@ -551,9 +545,8 @@ class SafetyRuntime:
         action, dangers, problem = self._brake(action, info, scene)
         if self._obstacle_guard is not None and scene.obstacles is not None:
             action = self._beside_obstacles(self._obstacle_guard, action, info, scene, rows)
-        return SafetyStep(
-            action, info, lambda_, dangers, None, problem, self._breached, self._reason
-        )
+        reason = self._memory.motion.reason
+        return SafetyStep(action, info, lambda_, dangers, None, problem, self._breached, reason)
 
     def _project(
         self, scene: Scene, ego: AgentSnapshot, rows: EgoRows, constants: StepConstants
@@ -615,14 +608,6 @@ class SafetyRuntime:
 
     # What the stages ask
 
-    def _made_guard(self) -> ObstacleGuard:
-        """Return what keeps the ego clear of obstacles.
-
-        Raises:
-            ConfigurationError: Nothing can.
-        """
-        return ObstacleGuard(self._model, self._bounds, self._dt, self._options)
-
     def _seen_around(self, obstacles: Iterable[Shape] | Obstacles) -> Obstacles | None:
         """Return what stands around in this step; None while nobody named any obstacle.
 
@@ -633,7 +618,7 @@ class SafetyRuntime:
         if self._obstacle_guard is None:
             if isinstance(obstacles, Sized) and not len(obstacles):
                 return None
-            self._obstacle_guard = self._made_guard()
+            self._obstacle_guard = ObstacleGuard(self._model, self._bounds, self._dt, self._options)
         return self._obstacle_guard.around(obstacles)
 
     def _constants(
@@ -681,11 +666,6 @@ class SafetyRuntime:
         if not self._authority_known:
             known = check_authority(self._model, self._bounds, snapshot=ego)
             self._authority_known = known is not None
-
-    def _expect_what_was_seen(self) -> None:
-        """Build the rows on what was seen of those whose declarations are disproved."""
-        self._filter.expect(self._memory.motion.expected())
-        self._reason = broken_words(self._memory.motion.broken, self._ego_uid)
 
     def _look_for_steady(self, agents: Mapping[str, AgentSnapshot]) -> None:
         """Note whether the next step may be a steady one."""
