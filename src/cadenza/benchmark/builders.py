@@ -430,7 +430,7 @@ def decides_in_lanes(env: Any, safety_config: SafetyConfig) -> bool:
     if takes_velocities(env):
         safety_config.to_backup_settings()
         return True
-    from cadenza.safety.batched.driver import follows
+    from cadenza.safety.batched.engine import follows
 
     return follows(safety_config.to_options())
 

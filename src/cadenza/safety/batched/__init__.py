@@ -13,7 +13,7 @@ from cadenza.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .driver import BatchedSafetyDriver as BatchedSafetyDriver
-    from .driver import SafetyBatchStep as SafetyBatchStep
+    from .engine import SafetyBatchStep as SafetyBatchStep
     from .filter import BatchedEgoFilter as BatchedEgoFilter
     from .filter import BatchedStep as BatchedStep
     from .projection import STATUS_NAMES as STATUS_NAMES

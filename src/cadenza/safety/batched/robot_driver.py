@@ -14,7 +14,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.safety.backup import BackupKeywords, BatchedBackupFilter
-from cadenza.safety.batched.driver import SafetyBatchStep
+from cadenza.safety.batched.engine import SafetyBatchStep
 from cadenza.safety.runtime.env_hooks import (
     batch_hook,
     needed_hook,

@@ -48,6 +48,8 @@ _REMEDIES: Final = {
 Find: TypeAlias = Callable[[object, str], Any | None]
 #: Shapes, or a function that returns those of each step; None for those that are offered.
 Given: TypeAlias = Iterable[Shape] | Obstacles | Callable[..., Any] | None
+#: What is seen of every agent by id, or what is wrong with it.
+SceneOrError: TypeAlias = Mapping[str, AgentSnapshot] | InputError
 #: Measured force, N, per partner id (against the ego) or per pair of ids.
 ContactForces: TypeAlias = Mapping[str | tuple[str, str], float]
 
@@ -100,6 +102,10 @@ class Task:
                 offered = needed_hook(env, f"build_{name}" if built else name, find)
                 found[name] = offered() if built else offered
         return found | {"room": Room(env, find, obstacles)}
+
+    def partners_of(self, ego_uid: str) -> tuple[str, ...]:
+        """Return the ids of all others, in string order."""
+        return tuple(sorted(uid for uid in self.control_models if uid != ego_uid))
 
     def runtime(
         self,
@@ -321,6 +327,8 @@ class BatchEnvHooks(Task):
     #: Returns the motion of every agent of every environment at the current state
     agents: Callable[[], AgentBatch]
     num_envs: int  # Environments B
+    #: Returns the scene of each environment, or what is wrong with it; None where only all are told
+    each: Callable[[], Sequence[SceneOrError]] | None = None
     #: Returns what stands around in this step besides; None without
     obstacles: Callable[[], BatchedObstacles] | None = None
 
@@ -337,6 +345,20 @@ class BatchEnvHooks(Task):
             num_envs=int(needed_hook(env, "num_envs", own_batch_hook)),
             **cls.known(env, batch_hook),
         )
+
+    def scenes(self) -> Sequence[SceneOrError]:
+        """Return the scene of each environment, or what is wrong with it."""
+        if self.each is not None:
+            return self.each()
+        try:
+            return scenes_of(self.agents())
+        except InputError as error:
+            return [error] * self.num_envs
+
+
+def scenes_of(agents: AgentBatch) -> Sequence[SceneOrError]:
+    """Return the scene of each environment of a batch."""
+    return [agents.snapshots(row) for row in range(len(agents.positions))]
 
 
 def own_batch_hook(env: object, name: str) -> Any | None:

@@ -21,11 +21,13 @@ from cadenza.core.checks import require_kinds
 from cadenza.core.environments import values_of
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.backup.batched import BatchedObstacles
-from cadenza.safety.batched.driver import BatchedSafetyDriver, SafetyBatchStep
+from cadenza.safety.batched.driver import BatchedSafetyDriver
+from cadenza.safety.batched.engine import SafetyBatchStep
 from cadenza.safety.contracts import EmergencyController
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.env_hooks import (
     BatchEnvHooks,
+    SceneOrError,
     Task,
     TaskKeywords,
     all_have,
@@ -47,8 +49,6 @@ from cadenza.safety.wrappers.action_port import (
 
 #: Returns the motion of all agents of all environments from environment, last observation and info.
 BatchSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], AgentBatch]
-#: Returns the scene of each environment, or what is wrong with it.
-RowSource: TypeAlias = Callable[[], Sequence[Mapping[str, AgentSnapshot] | InputError]]
 #: Returns the shapes of one step, of all environments or of each, from the same.
 BatchObstacleSource: TypeAlias = Callable[[Any, Any, dict[str, Any]], BatchedObstacles]
 #: Returns the partner's identity, of all environments or of each, from the same.
@@ -194,13 +194,14 @@ class VectorSafetyFilterWrapper(GuardedBatch):
         )
         options = SafetyOptions() if options is None else options
         scan = known["room"].scan
-        self._rows = rows_of(env) if agents is None and options.on_bad_input == "brake" else None
+        brakes = agents is None and options.on_bad_input == "brake"
         self._partner_id = partner_id
         self._driver = BatchedSafetyDriver(
             env,
             BatchEnvHooks(
                 agents=lambda: self._agents(*self._sources()),
                 num_envs=env.num_envs,
+                each=rows_of(env) if brakes else None,
                 obstacles=None if scan is None else lambda: scan(*self._sources()),
                 **known,
             ),
@@ -232,13 +233,9 @@ class VectorSafetyFilterWrapper(GuardedBatch):
         self._driver.begin_rows(rows)
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
-        """See the base; with options that brake, one bad scene stops its own environment."""
         sources = self._sources()
         partners = None if self._partner_id is None else self._partner_id(*sources)
-        if self._rows is None:
-            step = self._driver.step(nominal, partners)
-        else:
-            step = self._driver.step_rows(nominal, self._rows(), partners)
+        step = self._driver.step(nominal, partners)
         return step.action, partial(_record, step)
 
 
@@ -302,13 +299,13 @@ def agents_of(env: VectorEnv[Any, Any, Any], *, ego_uid: str | None = None) -> B
     return read
 
 
-def rows_of(env: VectorEnv[Any, Any, Any]) -> RowSource | None:
+def rows_of(env: VectorEnv[Any, Any, Any]) -> Callable[[], Sequence[SceneOrError]] | None:
     """Return the source of single scenes; None for a batch that does not reach its environments."""
     singles: Sequence[object] = getattr(env.unwrapped, "envs", ())
     if not singles:
         return None
 
-    def scene(single: object) -> Mapping[str, AgentSnapshot] | InputError:
+    def scene(single: object) -> SceneOrError:
         try:
             return checked_scene(hook(single, "build_agent_snapshots")())
         except InputError as error:
