@@ -215,7 +215,9 @@ class Faster(VectorCrossingEnv):
 
 
 def test_driver_of_an_env_that_it_cannot_guard_is_refused():
-    with pytest.raises(ConfigurationError, match="batch wrapped in Scaled, which changes actions"):
+    with pytest.raises(
+        ConfigurationError, match="environment wrapped in Scaled, which changes actions"
+    ):
         BatchedSafetyDriver.from_env(Scaled(VectorCrossingEnv(2)), ego_uid="ego")
     with pytest.raises(ConfigurationError, match=r"expected an env.* with build_agent_batch"):
         BatchedSafetyDriver.from_env(CrossingEnv(), ego_uid="ego")

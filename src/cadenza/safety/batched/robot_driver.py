@@ -17,9 +17,9 @@ from cadenza.safety.backup import BackupKeywords, BatchedBackupFilter
 from cadenza.safety.batched.engine import SafetyBatchStep
 from cadenza.safety.runtime.env_hooks import (
     batch_hook,
-    needed_hook,
+    hook,
     own_batch_hook,
-    require_untouched_batch_actions,
+    require_untouched_actions,
 )
 from cadenza.safety.runtime.robot_driver import BACKUPS, RobotTask, VelocityDriver, changes
 from cadenza.safety.snapshot import AgentBatch
@@ -83,12 +83,12 @@ class BatchedRobotDriver(VelocityDriver[BatchedBackupFilter]):
             ConfigurationError: A hook is missing, a wrapper would change the filtered actions, or
                 the guarantee cannot be given.
         """
-        require_untouched_batch_actions(env)
+        require_untouched_actions(env)
         return cls(
             env,
             RobotTask.of(env, batch_hook, ego_uid=ego_uid),
-            needed_hook(env, "build_agent_batch", own_batch_hook),
-            int(needed_hook(env, "num_envs", own_batch_hook)),
+            hook(env, "build_agent_batch", own_batch_hook),
+            int(hook(env, "num_envs", own_batch_hook)),
             together=together,
             **settings,
         )

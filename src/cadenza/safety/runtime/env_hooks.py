@@ -99,7 +99,7 @@ class Task:
         for name in TaskKeywords.__annotations__:
             if found.get(name) is None:
                 built = name in ("control_models", "bounds")
-                offered = needed_hook(env, f"build_{name}" if built else name, find)
+                offered = hook(env, f"build_{name}" if built else name, find)
                 found[name] = offered() if built else offered
         return found | {"room": Room(env, find, obstacles)}
 
@@ -164,16 +164,16 @@ class EnvHooks(Task):
         }
 
 
-def hook(env: object, name: str) -> Any:
-    """Return an attribute of the env, looked up through its wrappers.
+def optional_hook(env: object, name: str) -> Any | None:
+    """Return an attribute of the env, looked up through its wrappers; None if nobody has it."""
+    look_up = cast("Callable[[str], Any] | None", getattr(env, "get_wrapper_attr", None))
+    try:
+        return getattr(env, name) if look_up is None else look_up(name)
+    except AttributeError:
+        return None
 
-    Raises:
-        ConfigurationError: No env of the stack has it.
-    """
-    return needed_hook(env, name, optional_hook)
 
-
-def needed_hook(env: object, name: str, find: Find) -> Any:
+def hook(env: object, name: str, find: Find = optional_hook) -> Any:
     """Return what ``find`` finds.
 
     Raises:
@@ -187,14 +187,6 @@ def needed_hook(env: object, name: str, find: Find) -> Any:
             f"without it; let it offer that{remedy}."
         )
     return found
-
-
-def optional_hook(env: object, name: str) -> Any | None:
-    """Return an attribute of the env, looked up through its wrappers; None if nobody has it."""
-    try:
-        return _look_up(env, name)
-    except AttributeError:
-        return None
 
 
 #: The hook that tells what stands around.
@@ -284,26 +276,25 @@ def _require_alike(name: str, answers: Sequence[Any]) -> None:
         )
 
 
-def _look_up(env: object, name: str) -> Any:
-    look_up = cast("Callable[[str], Any] | None", getattr(env, "get_wrapper_attr", None))
-    return getattr(env, name) if look_up is None else look_up(name)
-
-
 def require_untouched_actions(env: object) -> None:
-    """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
+    """Raise if a wrapper rewrites actions: the plant would not execute the filter's.
+
+    Args:
+        env: The environment, or the batch.
+
+    Raises:
+        ConfigurationError: One does.
+    """
     from gymnasium import ActionWrapper
+    from gymnasium.vector import VectorActionWrapper
 
-    _require_untouched("SafetyDriver", env, "an env", ActionWrapper)
-
-
-def _require_untouched(owner: str, env: object, what: str, rewriting: type) -> None:
     for layer in _layers(env):
         kind = type(layer)
-        if issubclass(kind, rewriting):
+        if issubclass(kind, ActionWrapper | VectorActionWrapper):
             raise ConfigurationError(
-                f"{owner}: expected the filtered action to reach the plant unchanged, got {what} "
-                f"wrapped in {kind.__name__}, which changes actions after the filter; change the "
-                "action before it is filtered, in the policy."
+                f"guard: expected the filtered action to reach the plant unchanged, got an "
+                f"environment wrapped in {kind.__name__}, which changes actions after the filter; "
+                "change the action before it is filtered, in the policy."
             )
 
 
@@ -339,10 +330,10 @@ class BatchEnvHooks(Task):
         Raises:
             ConfigurationError: A hook is missing, or a wrapper changes actions.
         """
-        require_untouched_batch_actions(env)
+        require_untouched_actions(env)
         return cls(
-            agents=needed_hook(env, "build_agent_batch", own_batch_hook),
-            num_envs=int(needed_hook(env, "num_envs", own_batch_hook)),
+            agents=hook(env, "build_agent_batch", own_batch_hook),
+            num_envs=int(hook(env, "num_envs", own_batch_hook)),
             **cls.known(env, batch_hook),
         )
 
@@ -393,10 +384,3 @@ def all_have(env: object, name: str) -> bool:
     """
     ask: Callable[..., Sequence[bool]] | None = getattr(unwrapped(env), "call", None)
     return ask is not None and all(ask("has_wrapper_attr", name))
-
-
-def require_untouched_batch_actions(env: object) -> None:
-    """Raise if a wrapper of ``env`` rewrites actions: the plant would not execute the filter's."""
-    from gymnasium.vector import VectorActionWrapper
-
-    _require_untouched("BatchedSafetyDriver", env, "a batch", VectorActionWrapper)

@@ -32,7 +32,6 @@ from cadenza.safety.runtime.env_hooks import (
     Given,
     Room,
     hook,
-    needed_hook,
     optional_hook,
     require_untouched_actions,
     unwrapped,
@@ -94,8 +93,8 @@ class RobotTask:
                 no model of the ego.
         """
         if robot is None:
-            models: Mapping[str, RobotModel] = needed_hook(env, MODELS_HOOK, find)()
-            uid = needed_hook(env, "ego_uid", find) if ego_uid is None else ego_uid
+            models: Mapping[str, RobotModel] = hook(env, MODELS_HOOK, find)()
+            uid = hook(env, "ego_uid", find) if ego_uid is None else ego_uid
             if uid not in models:
                 raise ConfigurationError(
                     f"guard: {MODELS_HOOK}: expected a model of the ego {uid!r}, got "
@@ -108,7 +107,7 @@ class RobotTask:
             bounds = () if build is None else build()
         dt = control_timestep
         if dt is None:
-            dt = needed_hook(env, "control_timestep", find)
+            dt = hook(env, "control_timestep", find)
         return cls(
             robot=robot,
             partners=(bounds,) if isinstance(bounds, PartnerBound) else bounds,

@@ -29,7 +29,6 @@ from cadenza.safety.runtime.env_hooks import (
     Task,
     TaskKeywords,
     hook,
-    needed_hook,
     optional_hook,
     require_untouched_actions,
 )
@@ -258,7 +257,7 @@ class SafetyFilterWrapper(GuardedEnv):
                 go with the options.
         """
         super().__init__(env, snapshots=snapshots)
-        uid = needed_hook(env, "ego_uid", optional_hook) if ego_uid is None else ego_uid
+        uid = hook(env, "ego_uid") if ego_uid is None else ego_uid
         self._task = known = Task(**Task.known(env, optional_hook, obstacles, **task))
         require_kinds(
             "SafetyFilterWrapper",

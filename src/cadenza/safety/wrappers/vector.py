@@ -33,10 +33,8 @@ from cadenza.safety.runtime.env_hooks import (
     all_have,
     batch_hook,
     hook,
-    needed_hook,
     own_batch_hook,
     require_untouched_actions,
-    require_untouched_batch_actions,
 )
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch, AgentSnapshot, WheeledBatch, WheeledSnapshot
@@ -75,7 +73,7 @@ class GuardedBatch(InEpisode, VectorWrapper[Any, Any, Any, Any, Any], ABC):
                 such hook.
         """
         super().__init__(env)
-        require_untouched_batch_actions(env)
+        require_untouched_actions(env)
         for single in cast("Sequence[object]", getattr(env.unwrapped, "envs", ())):
             require_untouched_actions(single)
         require_kinds(type(self).__name__, agents=(agents, Callable | None))
@@ -184,7 +182,7 @@ class VectorSafetyFilterWrapper(GuardedBatch):
                 after the filter, or something is neither given nor offered.
         """
         super().__init__(env, agents=agents)
-        uid = needed_hook(env, "ego_uid", batch_hook) if ego_uid is None else ego_uid
+        uid = hook(env, "ego_uid", batch_hook) if ego_uid is None else ego_uid
         known = Task.known(env, batch_hook, obstacles, **task)
         require_kinds(
             "VectorSafetyFilterWrapper",
@@ -290,7 +288,7 @@ def agents_of(env: VectorEnv[Any, Any, Any], *, ego_uid: str | None = None) -> B
         return lambda _env, _obs, _info: build()
     name = "build_agent_snapshots"
     if not all_have(env, name):
-        return needed_hook(env, "build_agent_batch", own_batch_hook)  # which says what is missing
+        return hook(env, "build_agent_batch", own_batch_hook)  # which says what is missing
     ask: Any = cast("Any", env.unwrapped).call
 
     def read(_env: Any, _obs: Any, _info: dict[str, Any]) -> AgentBatch:
