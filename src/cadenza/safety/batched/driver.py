@@ -26,10 +26,11 @@ from cadenza.safety.batched.engine import (
     follows,
     require_entries,
 )
-from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict, canonical_pair_key
+from cadenza.safety.contracts import EmergencyController, LambdaDict, canonical_pair_key
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.geometry import Obstacles
-from cadenza.safety.runtime.env_hooks import BatchEnvHooks, SceneOrError, scenes_of, unwrapped
+from cadenza.safety.runtime.driver import AccelerationDriver
+from cadenza.safety.runtime.env_hooks import BatchEnvHooks, SceneOrError, scenes_of
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.runtime import SafetyRuntime, require_parts
 from cadenza.safety.runtime.safety_step import SafetyStep
@@ -180,7 +181,7 @@ def _static(steps: Sequence[SafetyStep]) -> dict[str, Any]:
     }
 
 
-class BatchedSafetyDriver:
+class BatchedSafetyDriver(AccelerationDriver[BatchEnvHooks]):
     """Guards the ego of every environment of a batch.
 
     Build it with `from_env` from the very batch that will be stepped. Tell it with `begin_rows`
@@ -197,11 +198,8 @@ class BatchedSafetyDriver:
         max_rows: Most environments decided in one pass, see `BatchedEgoFilter`.
 
     Attributes:
-        env: As given.
         num_envs: B.
-        bounds: Envelope the filter enforces.
         partner_uids: Partners, in string order.
-        cartesian_accel_capacity: What lambda is compared with, m/s^2.
         lambda_bound: Largest magnitude lambda may take, m/s^2.
 
     Raises:
@@ -227,12 +225,10 @@ class BatchedSafetyDriver:
                 f"least one partner, got {sorted(hooks.control_models)}."
             )
         self.partner_uids: tuple[str, ...] = hooks.partners_of(ego_uid)
-        self.env: object = env
+        super().__init__(env, hooks)
         self.num_envs: int = hooks.num_envs
-        self.bounds: Bounds = hooks.bounds
-        self.cartesian_accel_capacity: float = hooks.bounds.cartesian_accel_capacity
         self.lambda_bound: float = options.clamp_floor_ratio * self.cartesian_accel_capacity
-        self._hooks, self._options, self._controllers = hooks, options, controllers
+        self._options, self._controllers = options, controllers
         self._ego_uid, self._action_dim = ego_uid, hooks.control_models[ego_uid].action_dim
         self._engine: VectorEngine | RowwiseEngine
         accelerates = isinstance(hooks.control_models[ego_uid], DoubleIntegratorControlModel)
@@ -291,17 +287,6 @@ class BatchedSafetyDriver:
     def vectorised(self) -> bool:
         """Whether all environments are decided together; packet ages end that at the first step."""
         return isinstance(self._engine, VectorEngine)
-
-    def reachable(self, nominal: FloatArray) -> FloatArray:
-        """Return what the actions' own bounds leave of them without the filter."""
-        c = self.bounds.action_linf_component
-        return np.clip(nominal, -c, c)
-
-    def drives(self, env: object) -> bool:
-        """Whether stepping ``env`` moves what the driver reads, at the step it assumes."""
-        if unwrapped(env) is not unwrapped(self.env):
-            return False
-        return BatchEnvHooks.of(env).control_timestep == self._hooks.control_timestep
 
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filters.

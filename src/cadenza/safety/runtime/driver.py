@@ -1,7 +1,7 @@
 """One object that guards one env: `SafetyRuntime`, fed from the env that is stepped."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -10,14 +10,48 @@ from cadenza.core.errors import InputError
 from cadenza.safety.braking import Pair
 from cadenza.safety.contracts import Bounds, EmergencyController, LambdaDict
 from cadenza.safety.geometry import Obstacles, Shape
-from cadenza.safety.runtime.env_hooks import EnvHooks, unwrapped
+from cadenza.safety.runtime.env_hooks import BatchEnvHooks, EnvHooks, unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
 
-__all__ = ["SafetyDriver", "SafetyStep"]
+__all__ = ["AccelerationDriver", "SafetyDriver", "SafetyStep"]
+
+#: What is read from one environment, or from a batch.
+Hooks = TypeVar("Hooks", EnvHooks, BatchEnvHooks)
 
 
-class SafetyDriver:
+class AccelerationDriver(Generic[Hooks]):
+    """What the driver of one environment and that of a batch have in common.
+
+    Attributes:
+        env: The environment whose state it reads, or the batch.
+        bounds: Envelope the filter enforces.
+        cartesian_accel_capacity: What lambda is compared with, m/s^2.
+    """
+
+    def __init__(self, env: object, hooks: Hooks) -> None:
+        self.env: object = env
+        self.bounds: Bounds = hooks.bounds
+        self.cartesian_accel_capacity: float = hooks.bounds.cartesian_accel_capacity
+        self._hooks: Hooks = hooks
+
+    def reachable(self, nominal: FloatArray) -> FloatArray:
+        """Return what the action's own bounds leave of it without the filter, (..., A)."""
+        c = self.bounds.action_linf_component
+        return np.clip(nominal, -c, c)
+
+    def drives(self, env: object) -> bool:
+        """Whether stepping ``env`` moves what the driver reads, at the step it assumes.
+
+        Raises:
+            CadenzaError: A wrapper of ``env`` says that it cannot be guarded.
+        """
+        if unwrapped(env) is not unwrapped(self.env):
+            return False
+        return type(self._hooks).of(env).control_timestep == self._hooks.control_timestep
+
+
+class SafetyDriver(AccelerationDriver[EnvHooks]):
     """Guards the ego of one env.
 
     Build it with `from_env` from the very env that will be stepped: a driver that looks at
@@ -37,8 +71,7 @@ class SafetyDriver:
         options: SafetyOptions,
         emergency_controller: EmergencyController | None = None,
     ) -> None:
-        self._env = env
-        self._hooks = hooks
+        super().__init__(env, hooks)
         self._ego_uid = ego_uid
         controllers = None if emergency_controller is None else {ego_uid: emergency_controller}
         self._runtime = hooks.runtime(ego_uid, options, controllers)
@@ -66,29 +99,14 @@ class SafetyDriver:
         )
 
     @property
-    def env(self) -> object:
-        """The env whose state the driver reads."""
-        return self._env
-
-    @property
     def options(self) -> SafetyOptions:
         """The configuration."""
         return self._runtime.options
 
     @property
-    def bounds(self) -> Bounds:
-        """Envelope of the task."""
-        return self._hooks.bounds
-
-    @property
     def lambda_(self) -> LambdaDict:
         """Slack per ego pair, m/s^2; a copy."""
         return self._runtime.lambda_
-
-    @property
-    def cartesian_accel_capacity(self) -> float:
-        """Capacity that lambda is compared with, m/s^2."""
-        return self._hooks.bounds.cartesian_accel_capacity
 
     @property
     def lambda_bound(self) -> float:
@@ -104,21 +122,6 @@ class SafetyDriver:
     def telemetry(self) -> RuntimeTelemetry:
         """Counters of the run and the episode, and brakes counted by reason."""
         return self._runtime.telemetry
-
-    def reachable(self, nominal: FloatArray) -> FloatArray:
-        """Return what the action's own bounds leave of it without the filter."""
-        c = self.bounds.action_linf_component
-        return np.clip(nominal, -c, c)
-
-    def drives(self, env: object) -> bool:
-        """Whether stepping ``env`` moves what the driver reads, at the step it assumes.
-
-        Raises:
-            CadenzaError: A wrapper of ``env`` says that it cannot be guarded.
-        """
-        if unwrapped(env) is not unwrapped(self._env):
-            return False
-        return EnvHooks.of(env).control_timestep == self._hooks.control_timestep
 
     def begin_run(self, seed: int) -> None:
         """Forget everything: slack, partners, forecasts; ``seed`` is handed to the filter.

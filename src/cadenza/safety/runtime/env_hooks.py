@@ -223,11 +223,13 @@ class Room:
         self._build: Callable[[], Iterable[Shape] | Obstacles] | None = None
         if given is None and find is not None:
             self._build = find(env, _ROOM)
-        given = () if given is None or callable(given) else given
-        self.shapes: Obstacles = _shapes("obstacles", given) if self._build is None else self._ask()
+        self._given = () if given is None or callable(given) else given
+        self.shapes: Obstacles = self._ask()
 
     def _ask(self) -> Obstacles:
-        return _shapes(_ROOM, () if self._build is None else self._build())
+        if self._build is None:
+            return _shapes("guard", self._given)
+        return _shapes(f"guard: {_ROOM}", self._build())
 
     def beside(self, options: SafetyOptions) -> SafetyOptions:
         """Return options with what stands still here besides their own obstacles."""
@@ -248,11 +250,11 @@ class Room:
             )
 
 
-def _shapes(name: str, obstacles: Iterable[Shape] | Obstacles) -> Obstacles:
+def _shapes(owner: str, obstacles: Iterable[Shape] | Obstacles) -> Obstacles:
     try:
         return Obstacles(()).joined(obstacles)
     except InputError as error:
-        raise ConfigurationError(f"guard: {name}: {error}") from error
+        raise ConfigurationError(f"{owner}: {error}") from error
 
 
 def _require_alike(name: str, answers: Sequence[Any]) -> None:
@@ -263,7 +265,7 @@ def _require_alike(name: str, answers: Sequence[Any]) -> None:
     """
     if name not in _ALIKE:
         return
-    told = [describe_map(_shapes(name, x)) for x in answers] if name == _ROOM else answers
+    told = [describe_map(_shapes("guard", x)) for x in answers] if name == _ROOM else answers
     if any(one != told[0] for one in told):
         remedy = (
             "pass cadenza.guard obstacles= as a function of (env, observation, info) that returns "
