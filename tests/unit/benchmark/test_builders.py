@@ -25,6 +25,7 @@ from cadenza.partners import ScriptedHeuristicPartner
 from cadenza.partners.interface import FrozenPartner
 from cadenza.partners.registry import isolated_registry, load_partner, register_partner
 from cadenza.safety.batched.driver import BatchedSafetyDriver
+from cadenza.safety.geometry import HalfSpace
 from cadenza.safety.runtime.options import SafetyOptions
 
 WANDERER = PartnerConfig(class_name="crossing_wanderer")
@@ -283,6 +284,27 @@ def test_safety_section_reaches_the_driver(changes):
     driver = build_safety_driver(env, SafetyConfig(enabled=True, **changes))
     assert driver is not None
     assert driver.options == SafetyOptions(**changes)
+
+
+def test_walls_of_an_environment_reach_the_driver():
+    walls = (HalfSpace((0.0, -1.0), -9.0),)
+
+    class Walled(CrossingEnv):
+        def build_obstacles(self):
+            return walls
+
+    class WalledBatch(VectorCrossingEnv):
+        def build_obstacles(self):
+            return walls
+
+    env, batch, safety = Walled(), WalledBatch(2), SafetyConfig(enabled=True)
+    driver = build_safety_driver(env, safety)
+    assert driver.options.obstacles == walls
+    many = build_batched_safety_driver(batch, safety)
+    env.reset(seed=0)
+    batch.reset(seed=0)
+    alone = driver.step(np.zeros(2)).info["static_margin"].min()
+    assert many.step(np.zeros((2, 2))).static_margin[0] == alone < 20.0
 
 
 def test_safety_section_refuses_unknown_keys_and_options_without_effect():
