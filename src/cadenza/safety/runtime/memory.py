@@ -47,6 +47,7 @@ from cadenza.safety.contracts import (
     LambdaDict,
     SafetyState,
     StateDependentControlModel,
+    canonical_pair_key,
 )
 from cadenza.safety.emergency import braking_accel, scale_into_box
 from cadenza.safety.filters.arguments import require_action, require_snapshot
@@ -167,12 +168,13 @@ class SlackAdaptation:
     """
 
     def __init__(self, setup: RuntimeSetup) -> None:
-        self._ego_uid, self._uids = setup.ego_uid, tuple(setup.models)
+        self._ego_uid, self._models, self._bounds = setup.ego_uid, setup.models, setup.bounds
         self._options = options = setup.options
-        self._bound = options.clamp_floor_ratio * setup.bounds.cartesian_accel_capacity
+        #: Largest magnitude of lambda, m/s^2.
+        self.bound: float = options.clamp_floor_ratio * setup.bounds.cartesian_accel_capacity
         self._settings = RuleSettings(
             gamma=options.cbf_gamma,
-            lambda_bound=self._bound,
+            lambda_bound=self.bound,
             lambda_max=options.lambda_max,
             eta_decay=options.eta_decay,
             step_grid=options.dtaci_steps,
@@ -188,23 +190,14 @@ class SlackAdaptation:
         return self._seat.state
 
     @property
-    def partner_id(self) -> str | None:
-        """Who is in the seat; None if unknown."""
-        return self._partner_id
-
-    @property
-    def bound(self) -> float:
-        """Largest magnitude of lambda, m/s^2."""
-        return self._bound
-
-    @property
     def awaits_start(self) -> bool:
         """Whether the slack is still to be computed from the error of the first forecast."""
         return self._seat.awaits_start
 
     def start_over(self) -> None:
         """Forget all partners."""
-        self._partner_id: str | None = None
+        #: Who is in the seat; None if unknown.
+        self.partner_id: str | None = None
         self._kept: dict[str, _Seat] = {}
         self._seat = self._fresh_seat()
 
@@ -215,9 +208,9 @@ class SlackAdaptation:
             None if nobody new came, else whether the partner was remembered. An unknown partner
             (None) is no change, and the first one known is none either.
         """
-        if partner_id is None or partner_id == self._partner_id:
+        if partner_id is None or partner_id == self.partner_id:
             return None
-        left, self._partner_id = self._partner_id, partner_id
+        left, self.partner_id = self.partner_id, partner_id
         if left is None:
             return None
         kept = self._kept.pop(partner_id, None)
@@ -236,9 +229,18 @@ class SlackAdaptation:
         """Move the slack of the scored pairs; see `ConformalRule.update`."""
         self._seat.rule.update(self.state, scores)
 
-    def ask(self, errors: LambdaDict) -> None:
-        """Start the slack at minus the error of the forecast per pair, m/s^2, within its bound."""
-        self.state.lambda_ = {key: -min(error, self._bound) for key, error in errors.items()}
+    def ask(self, ahead: Mapping[str, Prediction]) -> None:
+        """Start the slack at minus the error of each partner's forecast, m/s^2, within its bound.
+
+        A forecast that makes no claim may be off by all that the partner can do.
+        """
+        wanted: LambdaDict = {}
+        for uid, prediction in ahead.items():
+            error = prediction.error_accel
+            if error is None:
+                error = self._models[uid].max_cartesian_accel(self._bounds)
+            wanted[canonical_pair_key(self._ego_uid, uid)] = -min(error, self.bound)
+        self.state.lambda_ = wanted
 
     def settle(self, granted: LambdaDict) -> None:
         """Let the rule go on from the slack that entered the rows."""
@@ -251,8 +253,8 @@ class SlackAdaptation:
         state = SafetyState({}, epsilon=self._target, eta=options.eta)
         reset_on_partner_swap(
             state,
-            uids=self._uids,
-            lambda_safe=max(options.lambda_safe, -self._bound),
+            uids=self._models,
+            lambda_safe=max(options.lambda_safe, -self.bound),
             n_warmup_steps=options.n_warmup_steps,
             ego_uid=self._ego_uid,
         )
@@ -264,7 +266,7 @@ class SlackAdaptation:
         """Return slack, rule, partner and the partners remembered, JSON-able."""
         return {
             "version": ADAPTATION_STATE_VERSION,
-            "partner_id": self._partner_id,
+            "partner_id": self.partner_id,
             "seat": _seat_to_dict(self._seat),
             "kept": [
                 {"partner_id": uid, "seat": _seat_to_dict(seat)} for uid, seat in self._kept.items()
@@ -290,7 +292,7 @@ class SlackAdaptation:
             str(entry["partner_id"]): self._read_seat(entry["seat"])
             for entry in cast("list[Mapping[str, Any]]", payload["kept"])
         }
-        self._partner_id, self._seat, self._kept = partner_id, seat, kept
+        self.partner_id, self._seat, self._kept = partner_id, seat, kept
 
     def _read_seat(self, payload: Mapping[str, Any]) -> _Seat:
         seat = self._fresh_seat()

@@ -62,17 +62,10 @@ from cadenza.safety.runtime.predictors import (
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ObservedScene:
-    """What an observation says."""
-
-    agents: Mapping[str, Any]
-    partner_id: str | None
-    ages_s: Mapping[str, float]
-
-
-def read_scene(obs: object, *, tick_s: float) -> ObservedScene:
-    """Return the parts of ``obs`` that matter.
+def read_scene(
+    obs: object, *, tick_s: float
+) -> tuple[Mapping[str, Any], str | None, Mapping[str, float]]:
+    """Return the agents, the partner's id and the packets' ages, s, that ``obs`` tells.
 
     Raises:
         InputError: A part is missing or malformed.
@@ -85,7 +78,7 @@ def read_scene(obs: object, *, tick_s: float) -> ObservedScene:
     ages: dict[str, float] = {}
     for uid, age in _mapping('obs["comm"]["aoi"]', comm.get("aoi", {})).items():
         ages[uid] = _age(uid, age) * tick_s
-    return ObservedScene(agents, partner_id, ages)
+    return agents, partner_id, ages
 
 
 def require_agents(

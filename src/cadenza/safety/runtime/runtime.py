@@ -41,7 +41,6 @@ from cadenza.safety.contracts import (
     EmergencyController,
     FilterInfo,
     LambdaDict,
-    canonical_pair_key,
 )
 from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.arguments import checked_timestep, require_action, require_snapshots
@@ -142,6 +141,11 @@ class SafetyRuntime:
         emergency_controllers: Turns a push into an action, by agent; the ego's is needed unless
             its action is its Cartesian acceleration or its model offers a Jacobian.
 
+    Attributes:
+        options: The configuration.
+        bounds: Envelope of the task.
+        told: Agents of whose broken declarations the log has told; runtimes may share it.
+
     Raises:
         ConfigurationError: An argument is of another kind or out of range; or the ego has no
             control model, needs an emergency controller, cannot outdo a partner, or declares an
@@ -164,8 +168,10 @@ class SafetyRuntime:
         require_parts(ego_uid, control_models, bounds, options, emergency_controllers)
         control_timestep = checked_timestep("SafetyRuntime.control_timestep", control_timestep)
         controllers = emergency_controllers_of(ego_uid, control_models, emergency_controllers)
-        self._options = options = SafetyOptions() if options is None else options
-        self._ego_uid, self._bounds, self._dt = ego_uid, bounds, control_timestep
+        options = SafetyOptions() if options is None else options
+        self.options: SafetyOptions = options
+        self.bounds: Bounds = bounds
+        self._ego_uid, self._dt = ego_uid, control_timestep
         self._models = dict(control_models)
         self._model = self._models[ego_uid]
         self._filter: EgoOnlyCBFQP = ExpCBFQP.ego_only(
@@ -177,32 +183,23 @@ class SafetyRuntime:
         setup = RuntimeSetup(ego_uid, self._models, bounds, control_timestep, options)
         directions = self._filter.directions
         self._memory = RuntimeMemory(setup, controllers=controllers, directions=directions)
-        #: Agents of whose broken declarations the log has told; runtimes may share it.
         self.told: set[str] = set()
         self._breached: tuple[str, ...] = ()
         self._look_ahead_s = control_timestep * (options.horizon_steps + 1)
-        #: Constants of the rows and everyone's motion in the last step, if the next may be steady.
-        self._steady: tuple[StepConstants, UsualMotion] | None = None
+        #: Everyone's motion in the last step, if the next may be steady.
+        self._steady: UsualMotion | None = None
         self._usual: UsualMotion | None = None
-        self._authority_known = options.compat is not None
         self._obstacle_guard: ObstacleGuard | None = None
         if options.obstacles:
             self._obstacle_guard = ObstacleGuard(self._model, bounds, control_timestep, options)
         #: What stood around in the last step; None while nobody named any obstacle.
         self._around: Obstacles | None = None
-        self._check_authority(None)
+        #: Whether the ego can do what it declares; its first state may have to tell.
+        self._authority_known = (
+            options.compat is not None or check_authority(self._model, bounds) is not None
+        )
         self._filter.require_runnable(ego_uid, bounds, control_timestep)
         self.begin_episode()
-
-    @property
-    def options(self) -> SafetyOptions:
-        """The configuration."""
-        return self._options
-
-    @property
-    def bounds(self) -> Bounds:
-        """Envelope of the task."""
-        return self._bounds
 
     @property
     def lambda_(self) -> LambdaDict:
@@ -230,7 +227,7 @@ class SafetyRuntime:
         self._memory.begin_episode()
         self._steady = None
         self._around = None
-        if self._obstacle_guard is not None and self._options.obstacles:
+        if self._obstacle_guard is not None and self.options.obstacles:
             self._around = self._obstacle_guard.lasting
         self._filter.expect(self._memory.motion.expected())
 
@@ -281,14 +278,12 @@ class SafetyRuntime:
             TypeError: The action is not an array.
             ConfigurationError: As `step`.
         """
-        tick_s = self._options.comm_tick_s
+        tick_s = self.options.comm_tick_s
         try:
-            seen = read_scene(obs, tick_s=self._dt if tick_s is None else tick_s)
+            scene = read_scene(obs, tick_s=self._dt if tick_s is None else tick_s)
         except InputError as error:
             return self.step_blind(nominal_action, error)
-        return self._step(
-            nominal_action, seen.agents, seen.partner_id, seen.ages_s, contact_forces, obstacles
-        )
+        return self._step(nominal_action, *scene, contact_forces, obstacles)
 
     def step_blind(self, nominal_action: object, error: InputError) -> SafetyStep:
         """Return a braking action for a step whose observation is unusable.
@@ -303,7 +298,7 @@ class SafetyRuntime:
         Raises:
             InputError: ``error`` itself, if ``on_bad_input="raise"``.
         """
-        if self._options.on_bad_input == "raise":
+        if self.options.on_bad_input == "raise":
             raise error
         self._steady = None
         memory, agents = self._memory, self._memory.last.agents
@@ -313,7 +308,7 @@ class SafetyRuntime:
                 info["static_margin"], info["backup"] = np.zeros(0), "brake"
             step = SafetyStep(action, info, self.lambda_, {})
         else:
-            nominal = stop_action(self._model, agents[self._ego_uid], self._bounds)
+            nominal = stop_action(self._model, agents[self._ego_uid], self.bounds)
             still = {uid: Prediction(a) for uid, a in agents.items() if uid != self._ego_uid}
             scene = Scene(nominal, nominal.tolist(), agents, obstacles=self._around)
             step = self._decide(scene, still, {})
@@ -340,7 +335,7 @@ class SafetyRuntime:
     def barrier_values(self, snapshots: Mapping[str, AgentSnapshot]) -> LambdaDict:
         """Return h of every ego pair, m/s, in the state that ``snapshots`` describe."""
         return self._filter.barrier_values(
-            snapshots, self._bounds, ego_uid=self._ego_uid, dt=self._dt
+            snapshots, self.bounds, ego_uid=self._ego_uid, dt=self._dt
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -381,7 +376,7 @@ class SafetyRuntime:
                 self._around = around
                 return step
         self._steady, memory = None, self._memory
-        if self._options.on_bad_input == "brake":
+        if self.options.on_bad_input == "brake":
             self._around = around
         try:
             scene = self._checked(nominal_action, snapshots, ages_s, contact_forces)
@@ -389,7 +384,10 @@ class SafetyRuntime:
         except InputError as error:
             return self.step_blind(nominal_action, error)
         self._around = scene.obstacles = around
-        self._check_authority(scene.agents[self._ego_uid])
+        ego = scene.agents[self._ego_uid]
+        if not self._authority_known:
+            check_authority(self._model, self.bounds, snapshot=ego)
+            self._authority_known = True
         self._notice(partner_id, scene)
         due: dict[str, DueForecast] = {}
         try:
@@ -402,7 +400,7 @@ class SafetyRuntime:
             return self.step_blind(nominal_action, error)
         step = self._decide(scene, ahead, due)
         self._breached = ()
-        memory.executed(step, scene.agents[self._ego_uid])
+        memory.executed(step, ego)
         self._look_for_steady(scene.agents)
         return step
 
@@ -422,7 +420,7 @@ class SafetyRuntime:
         agents = require_agents(snapshots, self._models, dim=model.position_dim)
         agents, conflict = memory.ages.applied(agents, ages_s)
         require_reach(agents, self._look_ahead_s)
-        if self._options.on_bad_input == "brake":
+        if self.options.on_bad_input == "brake":
             memory.last.see(agents)
         nominal = require_array(nominal_action)
         u = require_action(nominal, model.action_dim)
@@ -459,7 +457,12 @@ class SafetyRuntime:
         self, scene: Scene, ahead: Mapping[str, Prediction], due: Mapping[str, DueForecast]
     ) -> SafetyStep:
         """Barrier, constraints, and what `_act` does with them."""
-        ego, partners, constants = self._constants(scene.agents, trusts=self._trusts(ahead))
+        error = self.options.prediction_error
+        trusts = error is None or all(
+            prediction.error_accel is not None and prediction.error_accel <= error
+            for prediction in ahead.values()
+        )
+        ego, partners, constants = self._constants(scene.agents, trusts=trusts)
         uids = constants.pairs.partners
         predicted = {uid: prediction.snapshot for uid, prediction in ahead.items()}
         forecasts = require_snapshots(
@@ -469,8 +472,7 @@ class SafetyRuntime:
             ego, partners, forecasts, constants, beside_obstacles=bool(scene.obstacles)
         )
         scores = self._filter.score(ego, partners, due, rows, constants) if due else None
-        errors = self._error_bounds(ahead) if self._memory.adaptation.awaits_start else None
-        return self._act(scene, ego, rows, constants, scores, errors)
+        return self._act(scene, ego, rows, constants, scores, ahead)
 
     def _steady_step(
         self,
@@ -487,11 +489,10 @@ class SafetyRuntime:
         """
         if self._steady is None or (type(nominal), type(snapshots)) != (np.ndarray, dict):
             return None
-        (constants, usual), memory = self._steady, self._memory
-        adaptation, own = memory.adaptation, memory.motion.own
-        if own is None or not (
-            partner_id is None or (type(partner_id) is str and partner_id == adaptation.partner_id)
-        ):
+        usual, memory, constants = self._steady, self._memory, self._filter.planar
+        known, own = memory.adaptation.partner_id, memory.motion.own
+        same = partner_id is None or (type(partner_id) is str and partner_id == known)
+        if constants is None or own is None or not same:
             return None
         agents = ordinary_agents(snapshots, usual, own[2])
         if agents is None:
@@ -504,7 +505,7 @@ class SafetyRuntime:
         memory.forecaster.pass_current(constants.pairs.partners, partners)
         usual.before = agents
         scene = Scene(nominal, u, snapshots, obstacles=around)
-        step = self._act(scene, ego, rows, constants, scores)
+        step = self._act(scene, ego, rows, constants, scores, {})
         memory.executed(step, ego)
         return step
 
@@ -515,7 +516,7 @@ class SafetyRuntime:
         rows: EgoRows,
         constants: StepConstants,
         scores: LambdaDict | None,
-        errors: LambdaDict | None = None,
+        ahead: Mapping[str, Prediction],
     ) -> SafetyStep:
         """Learn, project, brake, keep clear of obstacles: every step of every kind ends here.
 
@@ -525,15 +526,16 @@ class SafetyRuntime:
             rows: What keeps its partners away, before lambda.
             constants: Their constants.
             scores: Of the forecasts that fell due, m/s; None if none did.
-            errors: Of the forecasts, from which lambda starts, m/s^2; None where it has started.
+            ahead: The forecasts, from whose errors lambda may start.
         """
         adaptation = self._memory.adaptation
         if scores is not None:
             adaptation.update(scores)
-        if errors is not None:
-            adaptation.ask(errors)
+        starts = adaptation.awaits_start
+        if starts:
+            adaptation.ask(ahead)
         action, info = self._project(scene, ego, rows, constants)
-        if errors is not None:
+        if starts:
             adaptation.settle(info["lambda"])
         if scene.conflict:
             info["uncertified"] = True
@@ -558,7 +560,7 @@ class SafetyRuntime:
         try:
             return self._filter.project(nominal, scene.u, rows, wanted, constants, previous.value)
         except ConcertoSafetyInfeasible:  # the published filter; nobody may execute the nominal
-            action, info = stop_action(self._model, ego, self._bounds), blank_info(lambda_)
+            action, info = stop_action(self._model, ego, self.bounds), blank_info(lambda_)
             info["intervention"] = distance(action, nominal)
             return action, info
 
@@ -618,14 +620,14 @@ class SafetyRuntime:
         if self._obstacle_guard is None:
             if isinstance(obstacles, Sized) and not len(obstacles):
                 return None
-            self._obstacle_guard = ObstacleGuard(self._model, self._bounds, self._dt, self._options)
+            self._obstacle_guard = ObstacleGuard(self._model, self.bounds, self._dt, self.options)
         return self._obstacle_guard.around(obstacles)
 
     def _constants(
         self, agents: Mapping[str, AgentSnapshot], *, trusts: bool = True
     ) -> tuple[AgentSnapshot, list[AgentSnapshot], StepConstants]:
         """Return the ego, its partners in the order of the pairs, and the constants of the rows."""
-        pairs, bounds, dt = self._filter.pairs_of(self._ego_uid, agents), self._bounds, self._dt
+        pairs, bounds, dt = self._filter.pairs_of(self._ego_uid, agents), self.bounds, self._dt
         ego, partners = pairs.states(agents)
         constants = self._filter.constants_of(ego, partners, pairs, bounds, dt, trusts=trusts)
         return ego, partners, constants
@@ -635,37 +637,6 @@ class SafetyRuntime:
         ego, partners, constants = self._constants(agents)
         rows = self._filter.constraints(ego, partners, partners, constants)
         self._memory.adaptation.update(self._filter.score(ego, partners, due, rows, constants))
-
-    def _trusts(self, ahead: Mapping[str, Prediction]) -> bool:
-        """Return whether every forecast keeps to the declared error, where one is declared."""
-        error = self._options.prediction_error
-        return error is None or all(
-            forecast.error_accel is not None and forecast.error_accel <= error
-            for forecast in ahead.values()
-        )
-
-    def _error_bounds(self, ahead: Mapping[str, Prediction]) -> LambdaDict:
-        """Return how far each partner's acceleration may be from its forecast, m/s^2."""
-        bounds: LambdaDict = {}
-        for uid, prediction in ahead.items():
-            claim = prediction.error_accel
-            if claim is None:
-                claim = self._models[uid].max_cartesian_accel(self._bounds)
-            bounds[canonical_pair_key(self._ego_uid, uid)] = claim
-        return bounds
-
-    def _check_authority(self, ego: AgentSnapshot | None) -> None:
-        """Refuse an ego that declares what its box cannot do; once, as soon as it can be told.
-
-        Args:
-            ego: Its state; None before any is known.
-
-        Raises:
-            ConfigurationError: It declares a larger acceleration than its box produces.
-        """
-        if not self._authority_known:
-            known = check_authority(self._model, self._bounds, snapshot=ego)
-            self._authority_known = known is not None
 
     def _look_for_steady(self, agents: Mapping[str, AgentSnapshot]) -> None:
         """Note whether the next step may be a steady one."""
@@ -680,4 +651,4 @@ class SafetyRuntime:
                 limits = self._memory.motion.limits(partners)
                 usual = self._usual = UsualMotion(uids, (), limits, near, slow, self._dt)
             usual.before = [agents[uid] for uid in usual.uids]
-            self._steady = constants, usual
+            self._steady = usual
