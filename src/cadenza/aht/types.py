@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cadenza.aht.config import EgoAHTConfig
 from cadenza.core.runlog import EventLogger
-from cadenza.core.types import NamesPlayers, Observation, PartnerLike
+from cadenza.core.types import Observation, PartnerLike
 from cadenza.learn.nn.portable import PortableNetwork
 
 #: Observation in, deterministic ego action out; a `RememberingPolicy` is told of episodes.
@@ -282,7 +282,7 @@ def partner_id_of(partner: PartnerLike) -> str | None:
 
 def playing_ids_of(partner: PartnerLike, rows: int) -> str | list[str | None] | None:
     """Return who plays all rows, or each of them; None stands for one that is not known yet."""
-    if not isinstance(partner, NamesPlayers):
+    ids: str | Sequence[str] | None = getattr(partner, "playing_ids", None)
+    if ids is None:
         return partner_id_of(partner)
-    ids = partner.playing_ids
     return ids if isinstance(ids, str) else [*ids, *[None] * (rows - len(ids))]

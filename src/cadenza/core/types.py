@@ -5,7 +5,7 @@ and one action array per robot uid. The replay engine speaks agents: one `DictOb
 agent and step, where an agent id names one episode's life and is never used again.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
@@ -86,16 +86,6 @@ class PartnerLike(Protocol):
 
     def act(self, obs: Observation, *, deterministic: bool = True) -> NDArray[Any]:
         """Return the partner's own action, float32, (A,) or (N, A)."""
-        ...
-
-
-@runtime_checkable
-class NamesPlayers(Protocol):
-    """A partner that says who plays, which may change from episode to episode."""
-
-    @property
-    def playing_ids(self) -> str | Sequence[str]:
-        """Identity of whoever plays every row, or of each row drawn so far."""
         ...
 
 

@@ -308,11 +308,12 @@ class VectorDoorwayEnv(PlanarVectorEnv):
         gap = goal - self._velocities
         size = _length(gap[:, 0], gap[:, 1])
         along = gap / np.maximum(size, 1e-12)[:, None]
-        path = np.empty((len(INSTANTS), *self._positions.shape))
-        for k, time_s in enumerate(INSTANTS):
-            rise = np.minimum(size / ACCELERATION, time_s)
-            gained = ACCELERATION * rise * (time_s - 0.5 * rise)
-            path[k] = self._positions + (self._velocities * time_s + along * gained[:, None])
+        times = np.array(INSTANTS)[:, None, None]
+        rise = np.minimum(size / ACCELERATION, times)  # (S, 2, N)
+        gained = ACCELERATION * rise * (times - 0.5 * rise)
+        path = self._velocities * times[..., None]
+        path += along * gained[:, :, None]
+        path += self._positions
         most = ACCELERATION * CONTROL_TIMESTEP
         there = (size <= most)[:, None]
         self._velocities = np.where(there, goal, self._velocities + along * most)
@@ -593,7 +594,8 @@ class DoorwayEnv(gym.Env[dict[str, Any], dict[str, Any]]):
         ended, cut = bool(terminated[0]), bool(truncated[0])
         self._running = not (ended or cut)
         self._info = {name: values[0].item() for name, values in info.items()}
-        self._trail.append(self._places())
+        if self.render_mode is not None:
+            self._trail.append(self._places())
         return _row(observation), float(reward[0]), ended, cut, dict(self._info)
 
     def build_agent_snapshots(self) -> dict[str, AgentSnapshot]:
