@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias, TypedDict, Unpack, cast
 
 from cadenza.core.checks import require_kinds
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, refuse
 from cadenza.safety.backup.batched import BatchedObstacles
 from cadenza.safety.cbf import Plant
 from cadenza.safety.contracts import (
@@ -230,6 +230,19 @@ class Room:
         if self._build is None:
             return _shapes("guard", self._given)
         return _shapes(f"guard: {_ROOM}", self._build())
+
+    def seen(self, *sources: Any) -> Any:
+        """Return the shapes of a step; None where all stand still.
+
+        Raises:
+            InputError: The function returns nothing, which is no empty room.
+        """
+        if self.scan is None:
+            return None
+        shapes = self.scan(*sources)
+        if shapes is None:
+            refuse(InputError, "obstacles", expected="a sequence of shapes", got=None)
+        return shapes
 
     def beside(self, options: SafetyOptions) -> SafetyOptions:
         """Return options with what stands still here besides their own obstacles."""

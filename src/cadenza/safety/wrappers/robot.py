@@ -124,8 +124,7 @@ class RobotFilterWrapper(GuardedEnv):
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, Tell]:
         sources = self._sources()
         scene = checked_scene(self._snapshots(*sources))
-        scan = self._task.room.scan
-        shapes = None if scan is None else scan(*sources)
+        shapes = self._task.room.seen(*sources)
         self._last_step = step = self._filter.filter(nominal, scene, obstacles=shapes)
         change = float(np.linalg.norm(step.action - nominal))
         return step.action, lambda given, applied: {
@@ -189,8 +188,7 @@ class VectorRobotFilterWrapper(GuardedBatch):
 
     def _decide(self, nominal: FloatArray) -> tuple[FloatArray, BatchTell]:
         sources = self._sources()
-        scan = self._task.room.scan
-        shapes = None if scan is None else scan(*sources)
+        shapes = self._task.room.seen(*sources)
         step = self._filter.filter(nominal, self._agents(*sources), obstacles=shapes)
         change = np.linalg.norm(step.action - nominal, axis=1)
         return step.action, lambda given, applied, untouched: {

@@ -322,8 +322,7 @@ class SafetyFilterWrapper(GuardedEnv):
         try:
             snapshots = checked_scene(self._snapshots(*sources))
             forces = None if self._forces is None else self._forces(*sources)
-            scan = self._task.room.scan
-            around = () if scan is None else scan(*sources)
+            around = self._task.room.seen(*sources)
         except InputError as error:  # a snapshot refuses numbers that are not finite
             return self._runtime.step_blind(nominal, error), {}, False
         step = self._runtime.step(
@@ -331,7 +330,7 @@ class SafetyFilterWrapper(GuardedEnv):
             snapshots,
             partner_id=None if self._partner_id is None else self._partner_id(*sources),
             contact_forces=forces,
-            obstacles=around,
+            obstacles=() if around is None else around,
         )
         if step.bad_input is not None:
             return step, {}, False

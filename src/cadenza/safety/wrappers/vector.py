@@ -191,7 +191,7 @@ class VectorSafetyFilterWrapper(GuardedBatch):
             action_from_control=(action_from_control, Callable | None),
         )
         options = SafetyOptions() if options is None else options
-        scan = known["room"].scan
+        room = known["room"]
         brakes = agents is None and options.on_bad_input == "brake"
         self._partner_id = partner_id
         self._driver = BatchedSafetyDriver(
@@ -200,7 +200,7 @@ class VectorSafetyFilterWrapper(GuardedBatch):
                 agents=lambda: self._agents(*self._sources()),
                 num_envs=env.num_envs,
                 each=rows_of(env) if brakes else None,
-                obstacles=None if scan is None else lambda: scan(*self._sources()),
+                obstacles=room.scan and (lambda: room.seen(*self._sources())),
                 **known,
             ),
             ego_uid=uid,

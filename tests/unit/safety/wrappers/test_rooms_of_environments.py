@@ -310,6 +310,15 @@ def test_scan_of_a_batch_that_is_malformed_is_bad_input(answer, told):
     assert np.isfinite(info["safety"]["static_margin"]).all()
 
 
+@pytest.mark.parametrize("env", [RoomEnv, PointEnv])
+def test_scan_that_forgets_to_return_is_no_empty_room(env):
+    for many in (env(), SyncVectorEnv([env] * 2)):
+        guarded = cadenza.guard(many, obstacles=lambda *_: None)
+        guarded.reset(seed=0)
+        with pytest.raises(InputError, match="obstacles: expected a sequence of shapes, got None"):
+            guarded.step(np.zeros(guarded.action_space.shape))
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
