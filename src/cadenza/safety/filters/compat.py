@@ -163,13 +163,13 @@ class CompatFilter(EgoOnlyCBFQP):
         **options: Unpack[EgoOnlyKeywords],
     ) -> None:
         super().__init__(control_models=control_models, solver=solver, **options)
-        self._level = wae_row_level(self._options.cbf_power)
-        self._as_given = self._options.upstream
+        self._level = wae_row_level(self.options.cbf_power)
+        self._as_given = self.options.upstream
         self._flat = False
 
     def require_runnable(self, ego_uid: str, bounds: Bounds, dt: float) -> None:
         """Refuse agents without authority; the published filter asks nothing else of them."""
-        if not self._options.upstream:
+        if not self.options.upstream:
             super().require_runnable(ego_uid, bounds, dt)
             return
         for uid, model in self._models.items():
@@ -196,7 +196,7 @@ class CompatFilter(EgoOnlyCBFQP):
             level, h = self._level(distance, contact, closing, tangential, pair)
             push = 0.0 if shares else self._push(normal, partner, ahead[j], pair, error)
             share = shares[j] if shares else 1.0
-            if partner.age_s > 0.0 and not self._options.upstream:
+            if partner.age_s > 0.0 and not self.options.upstream:
                 open_ = staleness(partner.age_s, pair.partner_accel, pair.dt, distance, contact)
                 worst = worst_closing_speed(closing, tangential, open_)
                 level, _ = self._level(distance - open_.position, contact, worst, 0.0, pair)
@@ -227,14 +227,14 @@ class CompatFilter(EgoOnlyCBFQP):
         self, ego: AgentSnapshot, partner: AgentSnapshot
     ) -> tuple[list[float], float, float, float, float]:
         """Return n, r, D, w and t of a pair; the published filter ignores ages."""
-        age_s = 0.0 if self._options.upstream else partner.age_s
+        age_s = 0.0 if self.options.upstream else partner.age_s
         normal, distance, closing, tangential = pair_geometry(
             ego.position_numbers,
             ego.velocity_numbers,
             partner.position_after(age_s) if age_s > 0.0 else partner.position_numbers,
             partner.velocity_numbers,
         )
-        contact = ego.radius + self._options.margin_m + partner.radius
+        contact = ego.radius + self.options.margin_m + partner.radius
         return normal, distance, contact, closing, tangential
 
     def _push(
@@ -246,7 +246,7 @@ class CompatFilter(EgoOnlyCBFQP):
         error: float | None,
     ) -> float:
         """Return the assumed partner acceleration along the normal, towards the ego, m/s^2."""
-        if self._options.upstream:
+        if self.options.upstream:
             return forecast_push(normal, partner, forecast, pair.dt)
         push = forecast_push(normal, partner, forecast, pair.dt + partner.age_s)
         if error is not None:

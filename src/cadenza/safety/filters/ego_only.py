@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from cadenza.safety.cbf import (
     CERTIFICATE_TOLERANCE,
     OVERLAP_TOLERANCE,
     PairParameters,
-    barrier_violation,
     expecting,
     planar_barrier,
     planar_row_level,
@@ -89,10 +88,19 @@ class EgoOnlyCBFQP:
         solver: Solves several active rows; None means DAQP.
         options: Fields of `EgoOnlyOptions`, which says what each does.
 
+    Attributes:
+        mode: Whose actions may change.
+        options: As given, checked.
+        directions: Directions along which pairs are known to be safe; empty without stated errors.
+
     Raises:
         ConfigurationError: No control models, a model filed under another id, or options that
             are out of range or do not go together.
     """
+
+    mode: Final = SafetyMode.EGO_ONLY
+    #: Returns the constants of the pairs.
+    _pair_constants = staticmethod(pair_constants)
 
     def __init__(
         self,
@@ -102,9 +110,9 @@ class EgoOnlyCBFQP:
         **options: Unpack[EgoOnlyKeywords],
     ) -> None:
         require_models(control_models)
-        self._options = EgoOnlyOptions(**options)
+        self.options: EgoOnlyOptions = EgoOnlyOptions(**options)
         #: The same for forecasts that are not trusted.
-        self._doubting = replace(self._options, prediction_error=None)
+        self._doubting = replace(self.options, prediction_error=None)
         self._models = dict(control_models)
         #: Agents whose declared capacity is asked for in every step: their models may change.
         self._mutable = {
@@ -113,34 +121,20 @@ class EgoOnlyCBFQP:
             if type(model) is not DoubleIntegratorControlModel
         }
         self._solver = as_solver(solver)
-        self._undoing_rate = self._options.undoing_rate
+        self._undoing_rate = self.options.undoing_rate
         #: The published filter's way: lambda as it is given, and declarations never doubted.
         self._as_given = False
-        self._passive = self._options.passive
-        #: Directions along which pairs are known to be safe; empty without stated errors.
+        self._passive = self.options.passive
         self.directions: DirectionMemory = DirectionMemory()
         self._expected: dict[str, float] = {}
-        self._limits_rate = self._options.rate_limit != "off"
+        self._limits_rate = self.options.rate_limit != "off"
         #: Whether the rows of current packets are those of `planar_rows`.
         self._flat = (
-            not self._options.measures
-            and self._options.strategy is None
-            and self._options.prediction_error is None
+            not self.options.measures
+            and self.options.strategy is None
+            and self.options.prediction_error is None
         )
         self._constants: StepConstants | None = None
-
-    #: Returns the constants of the pairs.
-    _pair_constants = staticmethod(pair_constants)
-
-    @property
-    def mode(self) -> SafetyMode:
-        """Whose actions may change."""
-        return SafetyMode.EGO_ONLY
-
-    @property
-    def options(self) -> EgoOnlyOptions:
-        """The options the filter was built with."""
-        return self._options
 
     @property
     def planar(self) -> StepConstants | None:
@@ -238,7 +232,7 @@ class EgoOnlyCBFQP:
             ConfigurationError: The first step, and every other, would raise it.
         """
         partners = [model for uid, model in self._models.items() if uid != ego_uid]
-        require_runnable(self._models[ego_uid], partners, bounds, self._options, dt=dt)
+        require_runnable(self._models[ego_uid], partners, bounds, self.options, dt=dt)
 
     def pairs_of(self, ego_uid: str, agents: Mapping[str, AgentSnapshot]) -> EgoPairs:
         """Return the ego's pairs; the last answer is kept, agents rarely change."""
@@ -266,10 +260,13 @@ class EgoOnlyCBFQP:
             ConfigurationError: The ego has no authority left against a partner.
             InputError: A model returns a wrong shape or something that is not finite.
         """
-        contacts, options = None, self._options if trusts else self._doubting
+        contacts, options = None, self.options if trusts else self._doubting
         if options.max_age_s > 0.0:  # the only case in which the radii enter the constants
             contacts = self._contacts(ego, partners)
-        declared = self._declared(pairs, bounds) if self._mutable else None
+        declared = None
+        if self._mutable:  # what these declare may change
+            mutable = [self._mutable[uid] for uid in pairs.uids if uid in self._mutable]
+            declared = [model.max_cartesian_accel(bounds) for model in mutable]
         last = self._constants
         if (
             last is not None
@@ -335,9 +332,9 @@ class EgoOnlyCBFQP:
         if last is None or not last.planar or not self._flat or type(agents) is not dict:
             return None
         known: dict[str, AgentSnapshot] = agents  # pyright: ignore[reportUnknownVariableType] -- looked at one by one
-        rows = planar_rows(known, ahead, last, self._options.margin_m)
-        if rows is not None and self._stops(len(rows.h), beside_obstacles):
-            self._be_passive(rows, *last.pairs.states(known), last)
+        rows = planar_rows(known, ahead, last, self.options.margin_m)
+        if rows is not None and self._passive:
+            self._be_passive(rows, *last.pairs.states(known), last, beside_obstacles)
         return rows
 
     def constraints(
@@ -357,7 +354,7 @@ class EgoOnlyCBFQP:
         Raises:
             ConfigurationError: The control step is too long for the radii.
         """
-        radius = ego.radius + self._options.margin_m
+        radius = ego.radius + self.options.margin_m
         for partner, (uid, _, pair, turned) in zip(partners, constants.rows, strict=True):
             if 6.0 * (radius + partner.radius) < turned:
                 raise step_too_long(uid, pair, radius + partner.radius)
@@ -374,13 +371,9 @@ class EgoOnlyCBFQP:
         )
         if not constants.of_pairs.covered:
             rows.uncovered = True
-        if self._stops(len(partners), beside_obstacles):
-            self._be_passive(rows, ego, partners, constants)
+        if self._passive:
+            self._be_passive(rows, ego, partners, constants, beside_obstacles)
         return rows
-
-    def _stops(self, partners: int, beside_obstacles: bool) -> bool:
-        """Return whether stopping is the answer to so many partners."""
-        return self._passive and partners > (0 if beside_obstacles else 1)
 
     def _be_passive(
         self,
@@ -388,8 +381,11 @@ class EgoOnlyCBFQP:
         ego: AgentSnapshot,
         partners: Sequence[AgentSnapshot],
         constants: StepConstants,
+        beside_obstacles: bool,
     ) -> None:
-        """Add what passive safety is judged by."""
+        """Add what passive safety is judged by, where stopping is the answer to the partners."""
+        if len(partners) < (1 if beside_obstacles else 2):
+            return
         motion = [(s.position, s.velocity) for s in partners]
         positions, velocities = (np.array(values) for values in zip(*motion, strict=True))
         rows.passive = PassiveScene(
@@ -400,7 +396,7 @@ class EgoOnlyCBFQP:
             np.array(self._contacts(ego, partners)),
             constants.authority.every_direction,
             constants.dt,
-            self._options.contact_speed,
+            self.options.contact_speed,
         )
 
     def project(
@@ -449,7 +445,7 @@ class EgoOnlyCBFQP:
             uncertified = True
         info: FilterInfo = {
             "lambda": {key: used[j] for j, key in enumerate(keys)},
-            "constraint_violation": self._violation(rows.h, rows.margin)
+            "constraint_violation": rows.violation(self._undoing_rate)
             if rows.violated
             else np.zeros(count),
             "prediction_gap_loss": None,
@@ -541,7 +537,7 @@ class EgoOnlyCBFQP:
     ) -> LambdaDict:
         """Return `score` of partners in a plane that were forecast to keep their velocity."""
         p, v, dt = ego.position_numbers, ego.velocity_numbers, constants.dt
-        radius = ego.radius + self._options.margin_m
+        radius = ego.radius + self.options.margin_m
         scores: LambdaDict = {}
         for j, (_, key, pair, _) in enumerate(constants.rows):
             last = before[j]
@@ -564,21 +560,16 @@ class EgoOnlyCBFQP:
 
     def _barrier(self, ego: AgentSnapshot, partner: AgentSnapshot, pair: PairParameters) -> float:
         """Return h of one pair, m/s, as the rows have it."""
-        return pair_barrier(ego, partner, pair, self._options.margin_m)
+        return pair_barrier(ego, partner, pair, self.options.margin_m)
 
     def _contacts(self, ego: AgentSnapshot, partners: Sequence[AgentSnapshot]) -> list[float]:
         """Return the contact distances, margin included, m."""
-        return [ego.radius + self._options.margin_m + partner.radius for partner in partners]
+        return [ego.radius + self.options.margin_m + partner.radius for partner in partners]
 
     def _turned(self, pair: PairParameters) -> float:
         """Return a_p dt^2, m, which six contact distances must reach; 0 where none need to."""
-        bounded = pair.plant == "zoh" and not self._options.measures
+        bounded = pair.plant == "zoh" and not self.options.measures
         return pair.unheld_accel * pair.dt * pair.dt if bounded else 0.0
-
-    def _declared(self, pairs: EgoPairs, bounds: Bounds) -> list[float]:
-        """Return the capacities that models which may change declare now, m/s^2."""
-        mutable = self._mutable
-        return [mutable[uid].max_cartesian_accel(bounds) for uid in pairs.uids if uid in mutable]
 
     def _least_unsafe(
         self,
@@ -594,13 +585,13 @@ class EgoOnlyCBFQP:
         Raises:
             ConcertoSafetyInfeasible: None of the whole box does, and the options say "raise".
         """
-        if narrow is not constants.box and self._options.rate_limit == "soft":
+        if narrow is not constants.box and self.options.rate_limit == "soft":
             solution = project(
                 u, rows, wanted, constants.box, self._solver, as_given=self._as_given
             )
             if solution.status is SolveStatus.OPTIMAL:
                 return solution
-        if self._options.raises:
+        if self.options.raises:
             raise ConcertoSafetyInfeasible(
                 f"filter: no action in the box meets every row ({solution.status.value}); "
                 "use the braking fallback for this step."
@@ -611,12 +602,6 @@ class EgoOnlyCBFQP:
             return solution
         radial = [-authority.every_direction * a_k for a_k in rows.a[0]]
         return replace(solution, x=radial, proved=True)
-
-    def _violation(self, barriers: list[float], margins: list[float]) -> FloatArray:
-        """Return how far each pair is outside the safe set, shape (N,), m/s."""
-        gamma = self._undoing_rate
-        pairs = zip(barriers, margins, strict=True)
-        return np.array([barrier_violation(h, e, gamma) for h, e in pairs])
 
 
 def _known_lambda(lambda_: LambdaDict, keys: Sequence[tuple[str, str]]) -> list[float] | None:

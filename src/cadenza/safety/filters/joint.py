@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from cadenza.safety.cbf import (
     OVERLAP_TOLERANCE,
     PairParameters,
     Plant,
-    barrier_violation,
     geometry_of,
     row_level,
 )
@@ -400,25 +399,19 @@ class _JointCBFQP:
 class CentralizedCBFQP(_JointCBFQP):
     """Decides every agent's action; the oracle that partners would have to obey.
 
-    Construction: see `ExpCBFQP.centralized`.
+    Construction: see `ExpCBFQP.centralized`. ``mode`` says whose actions may change.
     """
 
-    @property
-    def mode(self) -> SafetyMode:
-        """Whose actions may change."""
-        return SafetyMode.CENTRALIZED
+    mode: Final = SafetyMode.CENTRALIZED
 
 
 class SharedControlCBFQP(_JointCBFQP):
     """Decides every agent's action, but a partner's only near the one it proposed.
 
-    Construction: see `ExpCBFQP.shared_control`.
+    Construction: see `ExpCBFQP.shared_control`. ``mode`` says whose actions may change.
     """
 
-    @property
-    def mode(self) -> SafetyMode:
-        """Whose actions may change."""
-        return SafetyMode.SHARED_CONTROL
+    mode: Final = SafetyMode.SHARED_CONTROL
 
     def _share(
         self, ego_uid: object, partner_action_bound: object, agents: Sequence[JointAgent]
@@ -444,9 +437,7 @@ def _report(
     relaxed = max(solution.lambda_, default=0.0) > 0.0
     return {
         "lambda": dict(zip(keys, solution.lambda_, strict=True)),
-        "constraint_violation": np.array(
-            [barrier_violation(h, e, gamma) for h, e in zip(rows.h, rows.margin, strict=True)]
-        ),
+        "constraint_violation": rows.violation(gamma),
         "prediction_gap_loss": None,
         "fallback_fired": False,
         "qp_solve_ms": elapsed_ms,

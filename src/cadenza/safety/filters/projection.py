@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.safety.cbf import time_left
+from cadenza.safety.cbf import barrier_violation, time_left
 from cadenza.safety.solvers import ROUNDING, QPSolver, SolveStatus, project_one_row
 
 #: Weight of a squared row violation against a squared change of the action. Large enough that
@@ -222,6 +222,11 @@ class PairRows:
         self.h.append(h)
         self.margin.append(margin)
         self.closing.append(closing)
+
+    def violation(self, gamma: float) -> FloatArray:
+        """Return how far each pair is outside the safe set, shape (m,), m/s."""
+        pairs = zip(self.h, self.margin, strict=True)
+        return np.array([barrier_violation(h, e, gamma) for h, e in pairs])
 
     @property
     def time_left(self) -> list[float]:
