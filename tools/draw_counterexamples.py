@@ -17,7 +17,8 @@ from unittest.mock import patch
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
+from matplotlib.lines import Line2D
+from matplotlib.patches import Circle, Patch
 
 from cadenza.core.seeding import derive_substream
 from cadenza.safety import (
@@ -411,7 +412,7 @@ EXAMPLES = {
 
 def draw(example: Example) -> Figure:
     """Return the picture: both runs, and their gaps over time."""
-    figure = Figure(figsize=(10.0, 2.9), dpi=100, layout="constrained")
+    figure = Figure(figsize=(10.0, 3.4), dpi=110, layout="constrained")
     panels: Any = figure.subplots(1, 3, width_ratios=(1.0, 1.0, 0.9))
     ways = (
         (example.naive, example.naive_title, NAIVE),
@@ -421,20 +422,46 @@ def draw(example: Example) -> Figure:
         scene(axes, run, example)
         axes.set_title(title, fontsize=9, color=color)
         over_time(panels[2], run, example, color)
+    panels[0].set_ylabel("y / m", fontsize=8)
     panels[2].axhline(0.0, color="#64748b", lw=0.8)
-    panels[2].set_xlabel("time / s")
+    panels[2].set_xlabel("time / s", fontsize=8)
+    panels[2].tick_params(labelsize=8)
+    panels[2].spines[["top", "right"]].set_visible(False)
     if example.measured == "speeds":
-        panels[2].set_ylabel("own speed / (m/s)")
+        panels[2].set_ylabel("own speed / (m/s)", fontsize=8)
         panels[2].set_title("own speed, • at the contact", fontsize=9)
     else:
         least = [1e3 * min(getattr(run, example.measured)) + 0.0 for run, *_ in ways]
         panels[2].set_ylim(1.15 * min(*least, -10.0), max(100.0, -2.0 * min(least)))
         where = " to the wall" if example.measured == "walls" else ""
-        panels[2].set_ylabel(f"gap{where} / mm")
-        numbers = " and ".join(f"{round(number, 1) + 0.0:+.1f}" for number in least)
-        panels[2].set_title(f"smallest {numbers} mm", fontsize=9)
+        panels[2].set_ylabel(f"gap{where} / mm; 0: contact", fontsize=8)
+        left, right = (f"{round(number, 1) + 0.0:.1f}".replace("-", "−") for number in least)
+        panels[2].set_title(f"smallest: {left} mm left, {right} mm right", fontsize=8)
     figure.suptitle(example.title, fontsize=10)
+    legend(figure, example)
     return figure
+
+
+def legend(figure: Figure, example: Example) -> None:
+    """Say below the panels what is what."""
+
+    def line(color: str, label: str, **style: Any) -> Line2D:
+        return Line2D([], [], color=color, label=label, **style)
+
+    disc = {"marker": "o", "ls": "", "ms": 8}
+    handles: list[Any] = [line(ROBOT, "robot", **disc)]
+    handles += [line(PARTNER, "partner", **disc)] if len(example.built.others[0]) else []
+    handles += [Patch(color="#94a3b8", label="obstacle")] if len(example.built.obstacles) else []
+    handles += [line(NAIVE, "left picture"), line(BUILT, "right picture")]
+    figure.legend(
+        handles=handles,
+        title="discs: faint at equal times, solid at the nearest moment",
+        loc="outside lower center",
+        ncols=len(handles),
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+    )
 
 
 def over_time(axes: Any, run: Run, example: Example, color: str) -> None:
@@ -467,7 +494,8 @@ def scene(axes: Any, run: Run, example: Example) -> None:
         for k, alpha in (*((k, 0.1) for k in ghosts), (moment, 0.55)):
             axes.add_patch(Circle(line[k], RADIUS, color=color, alpha=alpha, lw=0))
     axes.set(xlim=corners[:, 0], ylim=corners[:, 1], aspect="equal")
-    axes.tick_params(labelsize=7)
+    axes.set_xlabel("x / m", fontsize=8)
+    axes.tick_params(labelsize=8)
 
 
 def say(line: str) -> None:
