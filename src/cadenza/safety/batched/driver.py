@@ -250,16 +250,7 @@ class BatchedSafetyDriver(AccelerationDriver[BatchEnvHooks]):
         emergency_controller: EmergencyController | None = None,
         max_rows: int | None = None,
     ) -> "BatchedSafetyDriver":
-        """Build the driver from the batch that will be stepped; see the class.
-
-        Args:
-            vector_env: Offers ``build_agent_batch()``, ``build_control_models()``,
-                ``build_bounds()``, ``control_timestep``, ``plant`` and ``num_envs``, possibly
-                through wrappers.
-            ego_uid: The agent to guard.
-            options: Configuration; None means the defaults.
-            emergency_controller: The ego's.
-            max_rows: See the class.
+        """Return the driver of a batch with the hooks of `cadenza.safety.runtime.env_hooks`.
 
         Raises:
             ConfigurationError: A hook is missing or the class refuses the combination.

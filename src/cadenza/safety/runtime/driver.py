@@ -14,8 +14,6 @@ from cadenza.safety.runtime.env_hooks import BatchEnvHooks, EnvHooks, unwrapped
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.runtime.safety_step import RuntimeTelemetry, SafetyStep
 
-__all__ = ["AccelerationDriver", "SafetyDriver", "SafetyStep"]
-
 #: What is read from one environment, or from a batch.
 Hooks = TypeVar("Hooks", EnvHooks, BatchEnvHooks)
 
@@ -167,7 +165,7 @@ class SafetyDriver(AccelerationDriver[EnvHooks]):
         """
         try:
             snapshots = self._hooks.snapshots()
-            if contact_forces is None and self._hooks.contact_forces is not None:
+            if contact_forces is None:
                 contact_forces = self._hooks.forces_on(self._ego_uid)
         except InputError as error:
             return self._runtime.step_blind(nominal_action, error)

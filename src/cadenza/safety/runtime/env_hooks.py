@@ -84,13 +84,7 @@ class Task:
     def known(
         env: object, find: Find, obstacles: Given = None, **given: Unpack[TaskKeywords]
     ) -> dict[str, Any]:
-        """Return the entries of a task: what is not given is looked up in the environment.
-
-        Args:
-            env: The environment, or the batch.
-            find: Returns a hook of it, None where nobody has it.
-            obstacles: See `Room`.
-            **given: The others.
+        """Return the entries of a task: what is not given is looked up in ``env``; see `Room`.
 
         Raises:
             ConfigurationError: Something is neither given nor offered.
