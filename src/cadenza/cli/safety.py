@@ -112,7 +112,7 @@ def verify(
     ] = None,
     world_map: Annotated[
         Path | None,
-        typer.Option("--map", help="File of obstacles to attack in; with --robot."),
+        typer.Option("--map", help="Map to attack in, a YAML file or a shipped one; with --robot."),
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Root seed of all draws.")] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for report and picture.")] = Path(

@@ -183,6 +183,12 @@ def map_called_free(tmp_path):
     return str(path)
 
 
+def test_shipped_map_is_attacked_by_its_name():
+    report = attack(AttackConfig(map="room", schemes=("norm-walls",), steps=120))
+    assert [result.world for result in report.results] == ["map room.yaml"]
+    assert len(report.worst.obstacles) == 14
+
+
 def test_map_is_no_free_space_whatever_its_file_is_called(map_called_free):
     # In free space every step of an escape is certified; between two walls partners pin the robot.
     report = attack(AttackConfig(map=map_called_free, schemes=("norm-escape",), steps=1000))

@@ -203,7 +203,7 @@ class AttackConfig:
         steps: Steps per scheme, at least.
         episode_steps: Steps of one episode.
         worlds: Kinds of worlds, which take turns; of `WORLDS`.
-        map: File of shapes to attack in instead; None for drawn worlds.
+        map: File of shapes, or a shipped one, to attack in instead; None for drawn worlds.
         dims: Cartesian dimensions of drawn worlds, of 2 and 3; empty for all that the robot moves
             in, which are 2 for a unicycle.
         dts: Control steps, s.

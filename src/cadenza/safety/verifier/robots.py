@@ -36,6 +36,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
+from cadenza.core.shipped_configs import find_config
 from cadenza.safety.backup import BackupFilter, BackupStep
 from cadenza.safety.contracts import Bounds
 from cadenza.safety.control_models import (
@@ -616,14 +617,15 @@ def _furniture(kind: str, size: FloatArray, rng: np.random.Generator) -> list[Sh
 
 
 def mapped(path: str) -> World:
-    """Return the world of a map file, in which robots start anywhere that is not solid.
+    """Return the world of a map, a file or a shipped one, in which robots start in the open.
 
     Raises:
         ConfigurationError: The file cannot be read, or is no map.
     """
-    obstacles = load_map(path)
+    found = find_config(Path(path), "maps")
+    obstacles = load_map(found)
     low, high = map_extent(obstacles)
-    return World(f"map {Path(path).name}", obstacles, low, high)
+    return World(f"map {found.name}", obstacles, low, high)
 
 
 def _rotation(dim: int, rng: np.random.Generator) -> FloatArray:
