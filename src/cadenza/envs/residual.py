@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector import VectorActionWrapper, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
@@ -24,7 +24,7 @@ from cadenza.core.errors import InputError, NotReadyError
 Law = Callable[[NDArray[Any]], NDArray[Any]]
 
 
-class ResidualActions(VectorWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]):
+class ResidualActions(VectorActionWrapper):
     """Adds what a policy decides to what a law would do.
 
     Actions of this environment are corrections within [-1, 1].
@@ -59,8 +59,9 @@ class ResidualActions(VectorWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]):
 
     def reset(self, **kwargs: Any) -> tuple[NDArray[Any], dict[str, Any]]:  # pyright: ignore[reportIncompatibleMethodOverride] # passes on whatever the environment takes
         """Begin every episode; see the environment inside."""
-        self._observations, info = self.env.reset(**kwargs)
-        return self._observations, info
+        observations, info = self.env.reset(**kwargs)
+        self._observations = observations
+        return observations, info
 
     def step(
         self, actions: NDArray[Any]
@@ -73,11 +74,15 @@ class ResidualActions(VectorWrapper[NDArray[Any], NDArray[Any], NDArray[Any]]):
         Raises:
             NotReadyError: `reset` was never called.
         """
-        if self._observations is None:
-            raise NotReadyError("ResidualActions.step: expected a state, got none; call reset().")
-        outcome = self.env.step(self.corrected(self._observations, actions))
+        outcome: Any = super().step(actions)
         self._observations = outcome[0]
         return outcome
+
+    def actions(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Return what the environment inside is given for corrections, (N, A) float32."""
+        if self._observations is None:
+            raise NotReadyError("ResidualActions.step: expected a state, got none; call reset().")
+        return self.corrected(self._observations, actions)
 
     def corrected(self, observations: NDArray[Any], actions: NDArray[Any]) -> NDArray[Any]:
         """Return the actions that corrections lead to, (N, A) float32, within the bounds."""

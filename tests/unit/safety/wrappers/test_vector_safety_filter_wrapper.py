@@ -8,6 +8,7 @@ from gymnasium.wrappers import ClipAction
 from gymnasium.wrappers.vector import ClipAction as VectorClipAction
 
 from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
+from cadenza.envs.residual import ResidualActions
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentBatch
 from cadenza.safety.wrappers import SafetyFilterWrapper, VectorSafetyFilterWrapper
@@ -257,6 +258,9 @@ def test_bad_scene_or_action_brakes_its_own_environment_alone(bad):
 def test_misuse_is_refused():
     with pytest.raises(ConfigurationError, match="changes actions after the filter"):
         VectorSafetyFilterWrapper(VectorClipAction(PlaneBatch()), **given())
+    corrected = ResidualActions(PlaneBatch(), lambda seen: np.zeros((len(seen), 2)), share=0.5)
+    with pytest.raises(ConfigurationError, match="changes actions after the filter"):
+        VectorSafetyFilterWrapper(corrected, **given())
     clipped = SyncVectorEnv([lambda: ClipAction(HookedPlaneEnv())])
     with pytest.raises(ConfigurationError, match="changes actions after the filter"):
         VectorSafetyFilterWrapper(clipped)
