@@ -175,6 +175,12 @@ def test_command_attacks_in_a_map_and_writes_report_and_picture(tmp_path):
     assert (tmp_path / "out" / "worst_episode.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_picture_is_drawn_where_nothing_is_around():
+    config = AttackConfig(worlds=("free",), schemes=("norm-walls",), steps=120)
+    figure = episode_figure(attack(config).worst)
+    assert [line.get_label() for line in figure.axes[1].lines] == ["contact", "worst moment"]
+
+
 @pytest.fixture
 def map_called_free(tmp_path):
     path = tmp_path / "free.yaml"

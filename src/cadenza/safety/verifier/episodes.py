@@ -31,17 +31,12 @@ _EGO: Final = "#1d4ed8"
 _ALERT: Final = "#b91c1c"
 _GREY: Final = "#64748b"
 _PARTNERS: Final = ("#c2410c", "#a16207", "#7e22ce", "#0f766e", "#be185d", "#4d7c0f")
-#: What is said about steps, from the top, each with its colour: what the filter or the judge says,
-#: and then where the action came from.
+#: What the judge and the filter say about steps.
 BROKEN: Final = "claim broken"
 STATIC: Final = "obstacles not certified"
 UNCERTIFIED: Final = "partner not certified"
-_SHADES: Final = {
-    BROKEN: _ALERT,
-    STATIC: "#ea580c",
-    UNCERTIFIED: "#f59e0b",
-    "no action meets every row": "#7e22ce",
-    "filter changed it": _EGO,
+#: Where actions come from, as `backup` of a step says it, with colours.
+_SOURCES: Final = {
     "none": "#94a3b8",
     "rows": "#2563eb",
     "blend": "#0891b2",
@@ -49,10 +44,14 @@ _SHADES: Final = {
     "escape": "#c026d3",
     "brake": "#475569",
 }
-#: What the lines of sources are called.
-_LABELS: Final = {
-    "none": "action: the policy's",
-    **{name: f"action: {name}" for name in ("rows", "blend", "radial", "escape", "brake")},
+#: Everything that is drawn about steps, from the top.
+_SHADES: Final = {
+    BROKEN: _ALERT,
+    STATIC: "#ea580c",
+    UNCERTIFIED: "#f59e0b",
+    "no action meets every row": "#7e22ce",
+    "filter changed it": _EGO,
+    **_SOURCES,
 }
 #: Partners with a colour and a name, the nearest ones; the others are grey.
 _NAMED: Final = 6
@@ -279,17 +278,11 @@ def _outcome(episode: EpisodeRecord) -> str:
 
 
 def _nearness(gap_m: float) -> str:
-    """Return a smallest gap in words."""
-    if gap_m < _CONTACT_M:
-        return f"touched (overlap {_metres(-gap_m)})"
-    return f"not touched (gap {_metres(gap_m)} or more)"
-
-
-def _metres(length_m: float) -> str:
-    """Return a length in m, or in mm where it is short."""
-    if length_m < -_CONTACT_M:
-        return "0 m"
-    return f"{1e3 * length_m:.2g} mm" if length_m < 0.01 else f"{length_m:.2f} m"
+    """Return a smallest gap in words, in m or in mm where it is short."""
+    size = 0.0 if abs(gap_m) <= -_CONTACT_M else abs(gap_m)
+    text = f"{1e3 * size:.2g} mm" if size < 0.01 else f"{size:.2f} m"
+    touched = gap_m < _CONTACT_M
+    return f"touched (overlap {text})" if touched else f"not touched (gap {text} or more)"
 
 
 def _draw_paths(
@@ -387,9 +380,10 @@ def _draw_gaps(axes: Any, episode: EpisodeRecord, colours: Mapping[int, str]) ->
     if len(episode.obstacles):
         axes.plot(times, walls, color="black", lw=1.5, label="nearest obstacle")
     lowest = np.minimum(gaps.min(axis=1, initial=np.inf), walls)
-    # The nearest partner and the nearest obstacle are in sight at their nearest.
-    ends = (float(np.quantile(lowest, 0.98)), float(gaps.min(initial=np.inf)), float(walls.min()))
-    top = 1.15 * max(0.5 * episode.contact_m, *(end for end in ends if np.isfinite(end)))
+    # The nearest partner and the nearest obstacle, where there are any, are in sight.
+    seen = lowest if np.isfinite(lowest).all() else np.zeros(1)
+    ends = (float(np.quantile(seen, 0.98)), float(gaps.min(initial=np.inf)), float(walls.min()))
+    top = 1.15 * max([0.5 * episode.contact_m, *(end for end in ends if np.isfinite(end))])
     bottom = min(1.15 * float(lowest.min()), -0.08 * top)
     axes.axhspan(bottom, 0.0, color=_ALERT, alpha=0.1, lw=0)
     axes.axhline(0.0, color=_ALERT, lw=1.2, label="contact")
@@ -417,7 +411,7 @@ def _draw_flags(axes: Any, episode: EpisodeRecord) -> None:
         axes.stairs(said, _edges(episode), baseline=line - 0.35, fill=True, color=_SHADES[name])
         if not shade.any():
             axes.text(episode.start_s, line, "never", va="center", fontsize=8, color=_GREY)
-    labels = [_LABELS.get(name, name) for name in reversed(names)]
+    labels = [f"action: {name}" if name in _SOURCES else name for name in reversed(names)]
     axes.set_yticks(range(len(names)), labels, fontsize=8)
     axes.set(
         ylim=(-0.6, len(names) - 0.4),
@@ -439,13 +433,7 @@ def _finish(axes: Any, *, legend: bool) -> None:
     axes.title.set_fontsize(10)
     if legend:
         transforms, dots = load_extra("matplotlib.transforms"), axes.figure.dpi_scale_trans
-        axes.legend(
-            frameon=False,
-            fontsize=8,
-            loc="upper center",
-            bbox_to_anchor=(0.5, 0.0),
-            bbox_transform=axes.transAxes + transforms.ScaledTranslation(0.0, _BELOW, dots),
-            borderaxespad=0.0,
-            ncols=5,
-            columnspacing=1.2,
-        )
+        place = axes.transAxes + transforms.ScaledTranslation(0.0, _BELOW, dots)
+        style = {"frameon": False, "fontsize": 8, "borderaxespad": 0.0, "columnspacing": 1.2}
+        at = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": place}
+        axes.legend(ncols=5, **style, **at)
