@@ -27,9 +27,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import ConfigurationError
-from cadenza.core.files import canonical_json, sha256_bytes
 from cadenza.core.progress import ProgressReport
-from cadenza.core.provenance import compute_run_metadata
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.safety.control_models import PartnerBound
 from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
@@ -129,15 +127,7 @@ def attack(
                 results.setdefault((name, world), blank).counts.add(counts)
                 if worst is None or episode.rank < worst.rank:
                     worst = episode
-    if worst is None:
-        raise AssertionError("an attack has at least one episode")
-    origin = compute_run_metadata(
-        seed=config.seed,
-        run_kind="safety_attack",
-        repo_root=None,
-        config_fingerprint=sha256_bytes(canonical_json(config.to_jsonable())),
-    )
-    return AttackReport(config=config, origin=origin, results=list(results.values()), worst=worst)
+    return AttackReport.of(config, list(results.values()), worst)
 
 
 class _Cell(NamedTuple):

@@ -63,8 +63,25 @@ def _among(default: object, *choices: object) -> Any:
     return field(default=default, metadata={"choices": choices})
 
 
+class Configuration:
+    """What both configurations say of all their fields."""
+
+    __slots__ = ()
+
+    def to_jsonable(self) -> dict[str, Any]:
+        """Return every field as JSON values."""
+        return {
+            key: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
+            for key, value in asdict(cast("Any", self)).items()
+        }
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of every field: equal configurations, equal fingerprints."""
+        return sha256_bytes(canonical_json(self.to_jsonable()))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierConfig:
+class VerifierConfig(Configuration):
     """One verification; every field changes what is run or reported.
 
     Attributes:
@@ -183,17 +200,9 @@ class VerifierConfig:
         """Distance of the centres at contact, m."""
         return self.ego_radius + self.partner_radius
 
-    def to_jsonable(self) -> dict[str, Any]:
-        """Return every field as JSON values."""
-        return jsonable_config(self)
-
-    def fingerprint(self) -> str:
-        """Return the SHA-256 of every field: equal configurations, equal fingerprints."""
-        return sha256_bytes(canonical_json(self.to_jsonable()))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttackConfig:
+class AttackConfig(Configuration):
     """One attack on robots beside obstacles; every field changes what is run.
 
     Attributes:
@@ -244,10 +253,6 @@ class AttackConfig:
                 what = f"{getattr(self, name):g}"
                 do = "`cadenza safety verify` without --robot attacks accelerations with errors"
                 _refuse(name, f"0 with robot={self.robot}", what, do)
-
-    def to_jsonable(self) -> dict[str, Any]:
-        """Return every field as JSON values."""
-        return jsonable_config(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,14 +359,6 @@ def _stationary(config: VerifierConfig) -> list[Scenario]:
 
 def _filter_plant(config: VerifierConfig, plant: str) -> Plant:
     return cast("Plant", plant if config.filter_plant == "same" else config.filter_plant)
-
-
-def jsonable_config(config: object) -> dict[str, Any]:
-    """Return every field of a configuration as JSON values."""
-    return {
-        key: list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
-        for key, value in asdict(cast("Any", config)).items()
-    }
 
 
 def load_verifier_config(

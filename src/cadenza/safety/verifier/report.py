@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from cadenza.core.files import atomic_write_bytes, canonical_json, finite_or_none, sha256_bytes
 from cadenza.core.proportions import clopper_pearson_interval
-from cadenza.core.provenance import RunContext
+from cadenza.core.provenance import RunContext, compute_run_metadata
 from cadenza.safety.record import Figures
 from cadenza.safety.verifier.config import AttackConfig, VerifierConfig
 from cadenza.safety.verifier.episodes import EpisodeRecord, draw_episode
@@ -30,8 +30,9 @@ SCHEMA_VERSION: Final = 1
 #: Names of the files in a result folder.
 REPORT_NAME: Final = "verification.json"
 PICTURE_NAME: Final = "worst_episode.png"
-#: What was run.
+#: What was run, and a row of what was found.
 Settings = TypeVar("Settings", VerifierConfig, AttackConfig)
+Row = TypeVar("Row")
 
 
 @dataclass(slots=True)
@@ -285,13 +286,28 @@ class AttackResult:
         return {**row, **self.counts.to_jsonable()}
 
 
-class Report(ABC, Generic[Settings]):
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report(ABC, Generic[Settings, Row]):
     """Outcome of one run: what was played, what was found, and its most telling episode."""
 
-    kind: ClassVar[str]  # What the file calls itself
-    config: Settings
-    origin: RunContext
-    worst: EpisodeRecord
+    kind: ClassVar[str]  # What the run, and its file, call themselves
+    config: Settings  # What was run
+    origin: RunContext  # Code, dependencies and seed
+    results: list[Row]  # What happened, in parts
+    worst: EpisodeRecord  # The episode of the lowest rank
+
+    @classmethod
+    def of(cls, config: Settings, results: list[Row], worst: EpisodeRecord | None) -> Self:
+        """Return the report of a run that ends now; it played at least one episode."""
+        if worst is None:
+            raise AssertionError("a run has at least one episode")
+        origin = compute_run_metadata(
+            seed=config.seed,
+            run_kind=cls.kind,
+            repo_root=None,
+            config_fingerprint=config.fingerprint(),
+        )
+        return cls(config=config, origin=origin, results=results, worst=worst)
 
     @property
     @abstractmethod
@@ -338,16 +354,13 @@ class Report(ABC, Generic[Settings]):
         return paths
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class VerificationReport(Report[VerifierConfig]):
-    """Outcome of one verification."""
+class VerificationReport(Report[VerifierConfig, ScenarioResult]):
+    """Outcome of one verification, scenario by scenario.
+
+    Its worst episode has the smallest free distance; with one partner, if there were such.
+    """
 
     kind = "safety_verification"
-    config: VerifierConfig  # What was run
-    origin: RunContext  # Code, dependencies and seed
-    results: list[ScenarioResult]  # One row per scenario
-    #: The episode with the smallest free distance; with one partner, if there were such
-    worst: EpisodeRecord
 
     @property
     def failures(self) -> list[str]:
@@ -383,15 +396,13 @@ class VerificationReport(Report[VerifierConfig]):
         }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AttackReport(Report[AttackConfig]):
-    """Outcome of one attack on robots beside obstacles."""
+class AttackReport(Report[AttackConfig, AttackResult]):
+    """Outcome of one attack on robots beside obstacles, by scheme and kind of world.
+
+    Its worst episode broke a claim, or came nearest.
+    """
 
     kind = "safety_attack"
-    config: AttackConfig  # What was run
-    origin: RunContext  # Code, dependencies and seed
-    results: list[AttackResult]  # One row per scheme and kind of world
-    worst: EpisodeRecord  # One that broke a claim, or came nearest
 
     @property
     def failures(self) -> list[str]:

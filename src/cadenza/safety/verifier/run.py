@@ -15,7 +15,7 @@ import numpy as np
 
 from cadenza.core.arrays import FloatArray
 from cadenza.core.errors import InputError
-from cadenza.core.provenance import compute_run_metadata
+from cadenza.core.progress import ProgressReport
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.safety.cbf import measurement_errors
 from cadenza.safety.verifier.adversaries import (
@@ -85,13 +85,11 @@ _MIXED_SHARE: Final = 0.5
 
 #: Called after every step with the number of steps it played.
 StepReport = Callable[[int], None]
-#: Called with (steps played, steps in all, scenario).
-Progress = Callable[[int, int, str], None]
 
 
 def verify(
     config: VerifierConfig,
-    progress: Progress | None = None,
+    progress: ProgressReport | None = None,
     *,
     make_guard: GuardFactory = built_guard,
 ) -> VerificationReport:
@@ -99,7 +97,8 @@ def verify(
 
     Args:
         config: Filter, opponents, size and seed; equal configurations give equal reports.
-        progress: Called after every step of a batch.
+        progress: Called with steps played, steps in all and the scenario, after every step of a
+            batch.
         make_guard: Builds the filter under test; by default the one that the options ask for.
 
     Raises:
@@ -122,15 +121,7 @@ def verify(
         results.append(result)
         if worst is None or episode.rank < worst.rank:
             worst = episode
-    if worst is None:
-        raise AssertionError("a configuration has at least one scenario")
-    origin = compute_run_metadata(
-        seed=config.seed,
-        run_kind="safety_verification",
-        repo_root=None,
-        config_fingerprint=config.fingerprint(),
-    )
-    return VerificationReport(config=config, origin=origin, results=results, worst=worst)
+    return VerificationReport.of(config, results, worst)
 
 
 def playable_scenarios(config: VerifierConfig) -> list[Scenario]:
