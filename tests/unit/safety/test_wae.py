@@ -5,6 +5,7 @@ import math
 import pytest
 
 from cadenza.core.errors import ConfigurationError
+from cadenza.safety.cbf import PairParameters
 from cadenza.safety.cbf_qp import ExpCBFQP
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.errors import ConcertoSafetyInfeasible
@@ -32,7 +33,10 @@ from tests.unit.safety.scenes import agent, call, models, slack
     ],
 )
 def test_level_by_hand(state, power, level, h):
-    found = wae_level(*state, alpha=4.0, gamma=5.0, power=power)
+    pair = PairParameters(
+        alpha=4.0, partner_accel=0.0, relative_accel=0.0, dt=0.05, gamma=5.0, plant="zoh"
+    )
+    found = wae_level(*state, pair, power)
     assert found == (pytest.approx(level, abs=1e-6), pytest.approx(h, abs=1e-12))
 
 

@@ -17,6 +17,7 @@ Promise:  none; every step is ``uncertified``.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias, Unpack
 
 from cadenza.core.errors import ConfigurationError
@@ -57,22 +58,21 @@ def wae_level(
     contact_distance: float,
     closing_speed: float,
     tangential_speed: float,
-    *,
-    alpha: float,
-    gamma: float,
+    pair: PairParameters,
     power: CbfPower = 1,
 ) -> tuple[float, float]:
-    """Return b at lambda = 0, m/s^2, and h, m/s.
+    """Return b at lambda = 0, m/s^2, and h, m/s, as `cadenza.safety.cbf.row_level` does.
 
     Args:
         distance: r, m.
         contact_distance: D, m.
         closing_speed: w, m/s.
         tangential_speed: t, m/s.
-        alpha: Relative braking the pair is credited with, m/s^2, > 0.
-        gamma: Gain of the class-K function, 1/s for k = 1 and s/m^2 for k = 3.
+        pair: Its ``alpha`` is the relative braking the pair is credited with, its ``gamma`` the
+            gain of the class-K function, 1/s for k = 1 and s/m^2 for k = 3.
         power: k.
     """
+    alpha, gamma = pair.alpha, pair.gamma
     if distance < COINCIDENT_DISTANCE:
         return COINCIDENT_LEVEL, -contact_distance
     excess = distance - contact_distance
@@ -81,29 +81,6 @@ def wae_level(
     if excess > 0.0:
         level -= alpha * closing_speed / max(math.sqrt(2.0 * alpha * excess), PSI_FLOOR)
     return level, h
-
-
-def wae_row_level(power: CbfPower) -> LevelFunction:
-    """Return `wae_level` for one exponent, in the form of `row_level`."""
-
-    def level(
-        distance: float,
-        contact_distance: float,
-        closing_speed: float,
-        tangential_speed: float,
-        pair: PairParameters,
-    ) -> tuple[float, float]:
-        return wae_level(
-            distance,
-            contact_distance,
-            closing_speed,
-            tangential_speed,
-            alpha=pair.alpha,
-            gamma=pair.gamma,
-            power=power,
-        )
-
-    return level
 
 
 def classical_constants(
@@ -163,7 +140,7 @@ class CompatFilter(EgoOnlyCBFQP):
         **options: Unpack[EgoOnlyKeywords],
     ) -> None:
         super().__init__(control_models=control_models, solver=solver, **options)
-        self._level = wae_row_level(self.options.cbf_power)
+        self._level = partial(wae_level, power=self.options.cbf_power)
         self._as_given = self.options.upstream
         self._flat = False
 

@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 import numpy as np
@@ -66,7 +67,7 @@ from cadenza.safety.filters.arguments import (
     require_models,
     require_snapshot,
 )
-from cadenza.safety.filters.compat import LevelFunction, wae_row_level
+from cadenza.safety.filters.compat import LevelFunction, wae_level
 from cadenza.safety.filters.projection import PairRows, Solution, project
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
@@ -77,29 +78,6 @@ def _action_of(uid: str, action: object, size: int) -> list[float]:
     if not isinstance(action, np.ndarray):
         raise TypeError(f"filter: {name} must be an array, got {type(action).__name__}.")
     return require_action(cast("np.ndarray[Any, Any]", action), size, name)
-
-
-def require_share(
-    ego_uid: object, partner_action_bound: object, uids: list[str]
-) -> tuple[str, float]:
-    """Return the ego and the largest change of a partner's action of a shared-control call.
-
-    Raises:
-        InputError: The ego is missing or proposes no action, or the bound is missing, not
-            positive or not finite.
-    """
-    if partner_action_bound is None:
-        raise InputError("filter: partner_action_bound is required, got None; pass it in > 0.")
-    if not (is_real(partner_action_bound) and 0.0 < partner_action_bound <= MAX_BOUND):
-        raise InputError(
-            "filter: partner_action_bound: expected a finite number > 0, "
-            f"got {shown(partner_action_bound)}."
-        )
-    if not isinstance(ego_uid, str) or ego_uid not in uids:
-        raise InputError(
-            f"filter: ego_uid: expected an agent of proposed_action {uids}, got {ego_uid!r}."
-        )
-    return ego_uid, float(partner_action_bound)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,7 +224,8 @@ class _JointCBFQP:
         self._own_bounds = _checked_own_bounds(bounds_by_uid, control_models.keys())
         self._solver = as_solver(solver)
         self._options = options
-        self._level: LevelFunction = row_level if barrier == "sampled" else wae_row_level(cbf_power)
+        wae = partial(wae_level, power=cbf_power)
+        self._level: LevelFunction = row_level if barrier == "sampled" else wae
         self._dt = _checked_dt(dt, barrier)
 
     def reset(self, *, seed: int | None = None) -> None:
@@ -416,7 +395,25 @@ class SharedControlCBFQP(_JointCBFQP):
     def _share(
         self, ego_uid: object, partner_action_bound: object, agents: Sequence[JointAgent]
     ) -> tuple[str | None, float]:
-        return require_share(ego_uid, partner_action_bound, [agent.uid for agent in agents])
+        """Return the ego, and the largest change of a partner's action.
+
+        Raises:
+            InputError: The ego is missing or proposes no action, or the bound is missing, not
+                positive or not finite.
+        """
+        uids = [agent.uid for agent in agents]
+        if partner_action_bound is None:
+            raise InputError("filter: partner_action_bound is required, got None; pass it in > 0.")
+        if not (is_real(partner_action_bound) and 0.0 < partner_action_bound <= MAX_BOUND):
+            raise InputError(
+                "filter: partner_action_bound: expected a finite number > 0, "
+                f"got {shown(partner_action_bound)}."
+            )
+        if not isinstance(ego_uid, str) or ego_uid not in uids:
+            raise InputError(
+                f"filter: ego_uid: expected an agent of proposed_action {uids}, got {ego_uid!r}."
+            )
+        return ego_uid, float(partner_action_bound)
 
 
 def _report(
