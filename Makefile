@@ -121,6 +121,11 @@ attack-measured: $(VENV)/.installed-dev
 	@$(BIN)/cadenza safety verify --quiet --robot velocity --steps 1000000 --out runs/nightly/$@ worlds=[free] \
 		schemes=[norm-escape,axis-escape,ideal-escape,lag-escape] position_error=0.005 velocity_error=0.05 max_age_steps=2
 
+# Every response and claim with a delay of commands, old packets, and errors, of walls too.
+attack-late: $(VENV)/.installed-dev
+	@$(BIN)/cadenza safety verify --quiet --robot velocity --steps 1000000 --out runs/nightly/$@ delay_steps=1.6 \
+		position_error=0.01 velocity_error=0.05 max_age_steps=2
+
 # A million steps of every response and claim of one kind of robot.
 attack-%: $(VENV)/.installed-dev
 	@$(BIN)/cadenza safety verify --quiet --robot $* --steps 1000000 --out runs/nightly/$@
@@ -140,7 +145,7 @@ nightly: $(VENV)/.installed-dev postgresql ## Run every campaign at full size: t
 	run $(BIN)/python -m tools.coverage_table --check; \
 	for part in test-browser test-maniskill test-teamwork explore torn-reads; do run $(MAKE) $$part; done; \
 	run $(MAKE) --keep-going --jobs=$(JOBS) $(addprefix verify-,1 2 3 4 several measured) \
-		$(addprefix attack-,velocity unicycle acceleration measured); \
+		$(addprefix attack-,velocity unicycle acceleration measured late); \
 	python=$$($(MANISKILL)) || failed=1; run env CADENZA_MANISKILL_PYTHON=$$python $(MAKE) bench; \
 	exit $$failed
 

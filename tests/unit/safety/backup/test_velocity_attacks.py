@@ -1,5 +1,7 @@
 """Theorems A and B under attack: exact plants, partners that move second, walls, errors and age."""
 
+from dataclasses import replace
+
 import pytest
 
 from cadenza.safety.backup import BackupFilter
@@ -86,3 +88,24 @@ def test_known_delay_of_commands_is_counted(response, delay_steps):
     assert (tally.wall_contacts, tally.certified_contacts) == (0, 0), tally
     free = attacked(scheme, seed=7, worlds=("free",), delay_steps=delay_steps)
     assert (free.touched_episodes, free.uncertified) == (0, 0), free
+
+
+def hasty(robot, partners, **options):
+    """A filter that is not told of the delay."""
+    return BackupFilter(replace(robot, delay_s=0.0), partners, **options)
+
+
+@pytest.mark.parametrize("response", RESPONSES)
+@pytest.mark.parametrize("claim", ["escape", "passive"])
+def test_late_base_keeps_its_promises_beside_walls_that_are_measured_wrongly(response, claim):
+    doubt = {"position_error": 0.01, "velocity_error": 0.05, "max_age_steps": 2}
+    doubt |= {"delay_steps": 1.6, "seed": 10, "worlds": FURNISHED}
+    tally = attacked(f"{response}-{claim}", steps=size(300, 100_000), **doubt)
+    assert (tally.wall_contacts, tally.certified_contacts) == (0, 0), tally
+    assert tally.uncertified == 0 or claim == "escape"
+
+
+def test_delay_that_is_not_declared_ends_in_walls():
+    late = {"seed": 11, "worlds": FURNISHED, "delay_steps": 2.6}
+    assert attacked("norm-walls", **late).wall_contacts == 0
+    assert attacked("norm-walls", hasty, **late).wall_contacts > 0
