@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadenza.safety.backup.reach import Bound, escape_gap, min_sep, reach
+from cadenza.safety.backup.reach import Bound, escape_gap, min_sep
 
 #: Any direction: reach speaks of one axis.
 N = (1.0, 0.0)
@@ -14,6 +14,11 @@ speeds = st.floats(-2.0, 2.0)
 caps = st.floats(0.0, 2.0)
 accels = st.one_of(st.floats(0.0, 5.0), st.just(math.inf))
 rates = st.floats(0.05, 5.0)
+
+
+def reach(speed, accel, cap, time_s):
+    """Return P(s)."""
+    return Bound(N, 0.0, speed, accel, cap).reach(time_s)
 
 
 def partner_speed(speed, accel, cap, times):

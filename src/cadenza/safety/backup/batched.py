@@ -13,7 +13,7 @@ Units:   m, m/s, s; actions in the unit of the robot's model.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,6 @@ def obstacles_of_each(obstacles: BatchedObstacles, num_envs: int) -> list[Obstac
     return each
 
 
-#: What plans are like: with a direction, to stop, or such that need no memory.
-_Form: TypeAlias = Literal["flee", "stop", "any"]
 #: Obstacles, each with the environments that have them.
 _Groups: TypeAlias = Sequence[tuple[Obstacles, Rows]]
 
@@ -117,7 +115,6 @@ class BatchedBackupFilter:
         self._states = [self._base.state_dict() for _ in range(num_envs)]
         self._batch = _batch_of(single) if together else None
         self._shape = num_envs, self._robot.action_dim
-        self._form: _Form = _form_of(single)
         self._plans = self._no_plans()
 
     @property
@@ -131,10 +128,9 @@ class BatchedBackupFilter:
         return self._single
 
     def _no_plans(self) -> BatchedPlans:
-        partners = 0 if self._form == "any" else len(self._partners)
-        normals = np.zeros((self.num_envs, partners, self._robot.position_dim))
-        commands = np.full(self._shape, math.nan if self._form == "any" else 0.0)
-        return BatchedPlans(np.zeros(self.num_envs, dtype=np.bool_), normals, commands)
+        normals = np.zeros((self.num_envs, len(self._partners), self._robot.position_dim))
+        exists = np.zeros(self.num_envs, dtype=np.bool_)
+        return BatchedPlans(exists, normals, np.zeros(self._shape))
 
     def reset(self, rows: Iterable[int] | None = None) -> None:
         """Forget what is remembered of the environments ``rows``, or of all."""
@@ -165,7 +161,8 @@ class BatchedBackupFilter:
         actions = self._checked_actions(nominal)
         groups = self._groups(obstacles)
         scene, contacts = self._scene(agents)
-        step = _Decision(self._base, self._batch, self._form, self._states, scene, groups, actions)
+        remembers = self._single.remembers
+        step = _Decision(self._base, self._batch, remembers, self._states, scene, groups, actions)
         step.decide(self._plans)
         offset = scene.positions[:, None] - scene.partner_positions
         broken = self._bounds_broken(scene)
@@ -278,14 +275,7 @@ class BatchedBackupFilter:
 
     def plan(self, row: int) -> Plan | None:
         """Return the remembered plan of an environment."""
-        return _get(self._plans, row, self._form)
-
-
-def _form_of(single: BackupFilter) -> _Form:
-    robot, partners, passive = single.robot, single.bounds, single.settings.passive
-    if isinstance(robot, UnicycleModel) and (not partners or (robot.is_ideal and not passive)):
-        return "any"
-    return "flee" if partners and not passive else "stop"
+        return _get(self._plans, row, self._single.remembers)
 
 
 def _batch_of(single: BackupFilter) -> BatchedVelocityBase | None:
@@ -296,10 +286,10 @@ def _batch_of(single: BackupFilter) -> BatchedVelocityBase | None:
     return None
 
 
-def _get(plans: BatchedPlans, row: int, form: _Form) -> Plan | None:
+def _get(plans: BatchedPlans, row: int, remembers: bool) -> Plan | None:
     if not plans.exists[row]:
         return None
-    if form == "any":
+    if not remembers:
         return Plan((), ())
     normals = tuple([tuple(n) for n in plans.normals[row].tolist()])
     return Plan(normals, tuple(plans.commands[row].tolist()))
@@ -333,7 +323,7 @@ class _Decision:
         self,
         base: Base,
         batch: BatchedVelocityBase | None,
-        form: _Form,
+        remembers: bool,
         states: list[dict[str, object]],
         scene: BatchedScene,
         groups: _Groups,
@@ -341,7 +331,7 @@ class _Decision:
     ) -> None:
         count = len(nominal)
         self._base, self._batch, self._states = base, batch, states
-        self._form: _Form = form
+        self._remembers = remembers
         self._scene, self._groups, self._nominal = scene, groups, nominal
         self._obstacles = [groups[0][0]] * count
         for obstacles, rows in groups:
@@ -448,7 +438,7 @@ class _Decision:
         base = self._base
         for row in rows.tolist():
             self._look(row)
-            held = _get(self._remembered, row, self._form)
+            held = _get(self._remembered, row, self._remembers)
             held = held if held and base.still_holds(held) else None
             nominal = tuple(self._nominal[row].tolist())
             chosen, source, plan, static_uncertified = choose(base, nominal, held)

@@ -73,35 +73,30 @@ class Bound(NamedTuple):
         normal, excess, speed, accel, cap = self
         return Bound(normal[rows], excess[rows], speed[rows], accel, cap)
 
-    def later(self, time_s: FloatArray) -> "Bound":
-        """Return the partners after some times, shape (M,), at the worst."""
-        if not time_s.any():
+    def reach(self, time_s: FloatArray | float) -> FloatArray:
+        """Return P(s), m."""
+        _, _, speed, accel, cap = self
+        rise = cap - speed
+        if accel == math.inf:
+            return np.where(np.asarray(time_s) > 0.0, cap * time_s, 0.0 * speed)
+        late = cap * time_s - (0.5 * rise * rise / accel if accel > 0.0 else 0.0)
+        return np.where(rise <= accel * time_s, late, (speed + 0.5 * accel * time_s) * time_s)
+
+    def later(self, time_s: FloatArray | float) -> "Bound":
+        """Return the partners after some times, at the worst."""
+        _, excess, speed, accel, cap = self
+        if not np.any(time_s):
             return self
-        left = self.excess - reach(self, time_s)
-        return self._replace(excess=left, speed=speed_after(self, time_s))
+        if accel == math.inf:
+            speed = np.where(np.asarray(time_s) > 0.0, cap, speed)
+        else:
+            speed = np.minimum(speed + accel * time_s, cap)
+        return self._replace(excess=excess - self.reach(time_s), speed=speed)
 
 
-def reach(bound: Bound, time_s: FloatArray | float) -> FloatArray:
-    """Return P(s), m; see `reach.reach`."""
+def escape_gap(bound: Bound, along: FloatArray, rate: FloatArray) -> FloatArray:
+    """Return Psi, m; see `reach.escape_gap`."""
     _, _, speed, accel, cap = bound
-    rise = cap - speed
-    if accel == math.inf:
-        return np.where(np.asarray(time_s) > 0.0, cap * time_s, 0.0 * speed)
-    late = cap * time_s - (0.5 * rise * rise / accel if accel > 0.0 else 0.0)
-    return np.where(rise <= accel * time_s, late, (speed + 0.5 * accel * time_s) * time_s)
-
-
-def speed_after(bound: Bound, time_s: FloatArray | float) -> FloatArray:
-    """Return the largest speed along n after a time, m/s."""
-    _, _, speed, accel, cap = bound
-    if accel == math.inf:
-        return np.where(np.asarray(time_s) > 0.0, cap, speed)
-    return np.minimum(speed + accel * time_s, cap)
-
-
-def escape_gap(bound: Bound, speed: FloatArray, along: FloatArray, rate: FloatArray) -> FloatArray:
-    """Return Psi, m, with ``speed`` for pi; see `reach.escape_gap`."""
-    accel, cap = bound.accel, bound.cap
     rate = np.maximum(rate, _TINY)
     if accel == math.inf:
         closing = np.maximum(cap - along, 0.0)
@@ -275,7 +270,7 @@ class BatchedPlans(NamedTuple):
 
     Attributes:
         exists: Whether there is one, shape (N,).
-        normals: Shape (N, J, d), or (N, 0, d) for robots that need no memory.
+        normals: Shape (N, J, d).
         commands: Shape (N, A).
     """
 

@@ -29,13 +29,11 @@ from cadenza.safety.backup.batched_reach import (
     nearest_each,
     norm,
     over,
-    reach,
     scaled,
-    speed_after,
 )
 from cadenza.safety.backup.reach import COINCIDENT, DISPROVED_M, ROUNDING_M
 from cadenza.safety.backup.statics import TOLERANCE_M
-from cadenza.safety.backup.velocity import HALVINGS
+from cadenza.safety.backup.velocity import HALVINGS, response_of
 from cadenza.safety.control_models import VelocityModel
 from cadenza.safety.solvers import make_solver
 
@@ -82,10 +80,6 @@ class Response:
         del along, fastest
         return -gap / dt
 
-    def near_m(self, dt: float) -> float:
-        """Return how near an obstacle must be for its row to forbid a velocity."""
-        return self.top * dt
-
     def escape(self, n: FloatArray, v1: FloatArray, cap: float) -> FloatArray:
         """Return V n."""
         del v1, cap
@@ -104,7 +98,7 @@ class Response:
     def escape_level(self, v: FloatArray, w: FloatArray, bound: Bound, dt: float) -> FloatArray:
         """Return the least n @ w from which fleeing is possible if w changes along n only."""
         del v, w
-        return (reach(bound, dt) - bound.excess) / dt
+        return (bound.reach(dt) - bound.excess) / dt
 
     def flees(
         self, v: FloatArray, u: FloatArray, v1: FloatArray, r: FloatArray, bound: Bound, dt: float
@@ -198,10 +192,6 @@ class Straight(Response):
         stop_s = 0.5 * fastest / self.rate
         return -np.minimum(gap / (dt + stop_s), (gap + 0.5 * along * dt) / (0.5 * dt + stop_s))
 
-    def near_m(self, dt: float) -> float:
-        """Return what the top speed covers until it has ended."""
-        return self.top * (dt + 0.5 * self.top / self.rate)
-
     def target(self, v: FloatArray, u: FloatArray, dt: float) -> FloatArray:
         """Return the velocity after a step of u."""
         return self.after(v, u, dt)
@@ -223,15 +213,14 @@ class Straight(Response):
         along = dot(n, v)
         side = norm(w - scaled(n, dot(n, w)))
         spare = np.maximum(0.0, side - math.sqrt(max(top * top - cap * cap, 0.0)))
-        left = bound.excess - reach(bound, dt)
-        speed = speed_after(bound, dt)
+        later = bound.later(dt)
 
         def is_clear(level: FloatArray) -> Flags:
             short = cap - level
             growth = np.where(short > 0.0, over(rate * short, np.hypot(short, spare)), rate)
             ramp_s = np.minimum(np.abs(level - along) / rate, dt)
-            gap = left + level * dt - 0.5 * (level - along) * ramp_s
-            return gap >= escape_gap(bound, speed, level, growth)
+            gap = later.excess + level * dt - 0.5 * (level - along) * ramp_s
+            return gap >= escape_gap(later, level, growth)
 
         change = rate * dt
         return _least(is_clear, np.maximum(along - change, -top), np.minimum(along + change, top))
@@ -349,10 +338,6 @@ class Lagging(Response):
         del fastest
         return -(gap + self._lag * along) / dt
 
-    def near_m(self, dt: float) -> float:
-        """Return what the top speed covers until it has ended."""
-        return self.top * (dt + self._lag)
-
     def escape_level(self, v: FloatArray, w: FloatArray, bound: Bound, dt: float) -> FloatArray:
         """Return the least n @ w from which fleeing is possible, by a search."""
         n = bound.normal
@@ -372,7 +357,7 @@ class Lagging(Response):
         del r
         n = bound.normal
         least = min_sep(bound, self.pieces(n, v, u, np.full(len(v), dt)), math.inf)
-        left = bound.excess + dot(n, self._travel(v, u, dt)) - reach(bound, dt)
+        left = bound.excess + dot(n, self._travel(v, u, dt)) - bound.reach(dt)
         return np.minimum(least, left - self._lost(dot(n, v1), bound.cap))
 
     def keeps(self, v: FloatArray, r: FloatArray, bound: Bound) -> FloatArray:
@@ -413,6 +398,7 @@ class BatchedVelocityBase:
     def __init__(self, model: VelocityModel, settings: BaseSettings) -> None:
         self._settings, self._dt = settings, settings.dt
         self._response, self._top = _response_of(model), model.max_speed
+        self._near_m = response_of(model).near_m(settings.dt)
         self._tolerated = settings.contact_speed + ROUNDING_SPEED
         self._solver = make_solver("daqp")
 
@@ -569,11 +555,11 @@ class BatchedVelocityBase:
                 levels.append(response.escape_level(v, wanted, bound, dt)[:, None])
                 continue
             time_s = dt + response.stop_time(scaled(bound.normal, fastest), self._tolerated)
-            gap = bound.excess - np.maximum(0.0, reach(bound, time_s))
+            gap = bound.excess - np.maximum(0.0, bound.reach(time_s))
             along = dot(bound.normal, v)
             levels.append(response.line(along, gap, fastest, dt)[:, None])
         if self._statics is not None:
-            gap, n, counts = self._statics.near(rows, response.near_m(dt))
+            gap, n, counts = self._statics.near(rows, self._near_m)
             gap = np.where(counts, gap, 0.0)
             level = response.line(dot(n, v[:, None]), gap, fastest[:, None], dt)
             normals.append(n)

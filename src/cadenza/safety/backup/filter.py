@@ -351,9 +351,8 @@ class BackupFilter:
             ValueError: It moves where the guarantee is to stop, it has not one direction of length
                 1 for each partner, or its command is beyond the robot's limits.
         """
-        passive = self.settings.passive
-        remembers = passive or not self.escapes_at_once
-        if len(plan.normals) != remembers * len(self.bounds) or (passive and any(plan.command)):
+        moves = self.settings.passive and any(plan.command)
+        if moves or len(plan.normals) != self.remembers * len(self.bounds):
             raise ValueError("the plan is of another guarantee")
         if any(abs(math.hypot(*n) - 1.0) > EQUAL for n in plan.normals):
             raise ValueError("a direction of the plan has another length than 1")
@@ -363,9 +362,11 @@ class BackupFilter:
                 raise ValueError("the command of the plan is beyond the robot's limits")
 
     @property
-    def escapes_at_once(self) -> bool:
-        """Whether an escape needs no remembered plan: of a wheeled base that follows at once."""
-        return isinstance(self.robot, UnicycleModel) and self.robot.is_ideal
+    def remembers(self) -> bool:
+        """Whether plans count in later steps: not those of wheels that flee at once, or alone."""
+        wheels = self.robot if isinstance(self.robot, UnicycleModel) else None
+        at_once = wheels is not None and (not self.bounds or wheels.is_ideal)
+        return self.settings.passive or not at_once
 
     def state_dict(self) -> dict[str, Any]:
         """Return the memory as JSON can hold it; floats are exact."""

@@ -38,7 +38,7 @@ class Bound(NamedTuple):
         normal: n.
         excess: e = n @ (x - p) - D, m.
         speed: pi = n @ p', at most ``cap``, m/s.
-        accel: a_p, m/s^2.
+        accel: a_p, m/s^2, >= 0; may be infinite.
         cap: v_p, m/s.
     """
 
@@ -50,17 +50,23 @@ class Bound(NamedTuple):
 
     def reach(self, time_s: float) -> float:
         """Return P(s), m: the largest way along n within a time."""
-        return reach(self.speed, self.accel, self.cap, time_s)
+        if time_s <= 0.0:
+            return 0.0
+        _, _, speed, accel, cap = self
+        rise = cap - speed
+        if rise <= accel * time_s:
+            return cap * time_s - (0.5 * rise * rise / accel if accel > 0.0 else 0.0)
+        return (speed + 0.5 * accel * time_s) * time_s
 
     def furthest_reach(self, time_s: float) -> float:
         """Return the largest P over [0, s], m: it falls first where the partner moves away."""
         return max(0.0, self.reach(time_s))
 
     def later(self, time_s: float) -> "Bound":
-        """Return the partner after a time, at the worst."""
+        """Return the partner after a time > 0, at the worst."""
         normal, excess, speed, accel, cap = self
-        left, faster = excess - self.reach(time_s), speed_after(speed, accel, cap, time_s)
-        return Bound(normal, left, faster, accel, cap)
+        speed = min(speed + accel * time_s, cap)
+        return Bound(normal, excess - self.reach(time_s), speed, accel, cap)
 
 
 def normal_from(partner: Partner, point: Vector) -> Vector:
@@ -97,28 +103,6 @@ def best_bound(n: Vector, point: Vector, partner: Partner, settings: BaseSetting
     speed -= accel * fled_s if fled_s > 0.0 else 0.0
     bound = Bound(n, excess, min(max(speed, -cap), cap), accel, cap)
     return bound.later(since) if age > 0.0 else bound
-
-
-def reach(speed: float, accel: float, cap: float, time_s: float) -> float:
-    """Return P(s), m: the largest way along n within a time.
-
-    Args:
-        speed: pi, m/s, at most ``cap``.
-        accel: a_p, m/s^2, >= 0; may be infinite.
-        cap: v_p, m/s.
-        time_s: s, >= 0; may be infinite only where ``cap`` is positive.
-    """
-    if time_s <= 0.0:
-        return 0.0
-    rise = cap - speed
-    if rise <= accel * time_s:
-        return cap * time_s - (0.5 * rise * rise / accel if accel > 0.0 else 0.0)
-    return (speed + 0.5 * accel * time_s) * time_s
-
-
-def speed_after(speed: float, accel: float, cap: float, time_s: float) -> float:
-    """Return the largest speed along n after a time, m/s."""
-    return min(speed + accel * time_s, cap) if time_s > 0.0 else speed
 
 
 def escape_gap(speed: float, accel: float, cap: float, along: float, rate: float) -> float:

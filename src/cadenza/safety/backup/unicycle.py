@@ -391,11 +391,17 @@ class UnicycleBase(Base):
         """Return whether the point ahead keeps its distance within the step, whatever is done."""
         bound = self._seen_ahead()[0]
         n, (v, w) = bound.normal, action
-        moved = self._dt * (v * (n[0] * self._e[0] + n[1] * self._e[1]))
-        moved += self._dt * self._l * w * (n[1] * self._e[0] - n[0] * self._e[1])
+        ahead, aside = self._in_frame(n)
+        moved = self._dt * (v * ahead)
+        moved += self._dt * self._l * w * aside
         lost = 0.5 * self._dt * self._dt * abs(w) * math.hypot(v, self._l * w)
         room = bound.excess - self._around + ROUNDING_M
         return room >= 0.0 and room + moved - lost - bound.reach(self._dt) >= 0.0
+
+    def _in_frame(self, n: Vector) -> Vector:
+        """Return a direction in the frame of the base: ahead, and to its left."""
+        ex, ey = self._e
+        return n[0] * ex + n[1] * ey, n[1] * ex - n[0] * ey
 
     def _point(self) -> Vector:
         """Return p, the point ahead of the axle."""
@@ -436,9 +442,7 @@ class UnicycleBase(Base):
             return _REST
         if held and held.normals:
             return held.command
-        n = self._seen_ahead()[0].normal
-        ahead = n[0] * self._e[0] + n[1] * self._e[1]
-        aside = n[1] * self._e[0] - n[0] * self._e[1]
+        ahead, aside = self._in_frame(self._seen_ahead()[0].normal)
         if self._escapes_at_once:
             speed = self._model.flight_speed(self._dt)
             return (speed * ahead, speed * aside / self._l)
@@ -465,28 +469,24 @@ class UnicycleBase(Base):
         """Return rows on (v, l w) if ``speed`` is driven at most, walls first, and their number."""
         if not self._near and not self._partners:
             return [], 0
-        (ex, ey), p, dt = self._e, self._point(), self._dt
+        p, dt = self._point(), self._dt
         brake_s = 0.5 * max(abs(self._v), abs(speed)) / self._model.accel
         room = CANDIDATE_ROOM * self._around
         rows: list[Row] = []
-
-        def add(n: Vector, level: float) -> None:
-            """Append n @ q >= level in the frame of the base."""
-            rows.append(((n[0] * ex + n[1] * ey, n[1] * ex - n[0] * ey), level))
-
         for _, _, level, gap in self._near[:MAX_ROWS]:
             distance, n = gap(p)
-            add(n, -(distance - level - room) / (dt + brake_s))
+            rows.append((self._in_frame(n), -(distance - level - room) / (dt + brake_s)))
         walls = len(rows)
         for bound in self._seen_ahead():
+            n = self._in_frame(bound.normal)
             if self._escapes_at_once:
                 turn = self._model.max_yaw_rate
                 lost = 0.5 * dt * turn * math.hypot(self._top, self._l * turn)
                 come = bound.reach(dt)
-                add(bound.normal, (come - (bound.excess - self._around)) / dt + lost)
+                rows.append((n, (come - (bound.excess - self._around)) / dt + lost))
             else:
                 come = bound.furthest_reach(dt + 2.0 * brake_s)
-                add(bound.normal, -(bound.excess - room - come) / (dt + brake_s))
+                rows.append((n, -(bound.excess - room - come) / (dt + brake_s)))
         return rows, walls
 
     def stop(self) -> Vector:
@@ -500,5 +500,5 @@ class UnicycleBase(Base):
         if self._settings.passive:
             return -math.hypot(action[0], self._l * action[1])
         n = min(self._bounds, key=lambda bound: bound.excess).normal
-        ahead, aside = n[0] * self._e[0] + n[1] * self._e[1], n[1] * self._e[0] - n[0] * self._e[1]
+        ahead, aside = self._in_frame(n)
         return action[0] * ahead + self._l * action[1] * aside

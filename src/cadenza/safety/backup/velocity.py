@@ -49,7 +49,6 @@ from cadenza.safety.backup.reach import (
     escape_gap,
     min_sep,
     normal_from,
-    speed_after,
     worst_bound,
 )
 from cadenza.safety.backup.statics import TOLERANCE_M, StaticScene
@@ -247,16 +246,15 @@ class Straight(Response):
         along = dot(n, v)
         side = math.hypot(*moved(w, n, -dot(n, w)))
         spare = max(0.0, side - math.sqrt(max(top * top - bound.cap * bound.cap, 0.0)))
-        left = bound.excess - bound.reach(dt)
-        speed = speed_after(bound.speed, bound.accel, bound.cap, dt)
+        _, left, speed, accel, cap = bound.later(dt)
 
         def is_clear(level: float) -> bool:
-            short = bound.cap - level
+            short = cap - level
             growth = rate * short / math.hypot(short, spare) if short > 0.0 else rate
             change = abs(level - along)
             ramp_s = min(change / rate, dt)
             gap = left + level * dt - 0.5 * (level - along) * ramp_s
-            return gap >= escape_gap(speed, bound.accel, bound.cap, level, growth)
+            return gap >= escape_gap(speed, accel, cap, level, growth)
 
         change = rate * dt
         return _least(is_clear, max(along - change, -top), min(along + change, top))
@@ -425,7 +423,8 @@ def _least(is_clear: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
-def _response_of(model: VelocityModel) -> Response:
+def response_of(model: VelocityModel) -> Response:
+    """Return how the base of a model follows its commands."""
     if model.lag_s is not None:
         return Lagging(model, model.lag_s)
     return {"norm": Straight, "axis": ByAxis, "none": Response}[model.limit](model)
@@ -443,7 +442,7 @@ class VelocityBase(Base):
                 got=settings.contact_speed,
             )
         super().__init__(settings)
-        self._response = _response_of(model)
+        self._response = response_of(model)
         self._top = model.max_speed
         self._solver = make_solver("daqp")
         self._delay = model.delay_s
@@ -455,9 +454,10 @@ class VelocityBase(Base):
         self._x = self._v = self._response.rest
         #: Obstacles as seen from where the step begins.
         self._ahead: StaticScene | None = None
-        #: Position, velocity and partners as measured, before the delay.
-        self._measured = (self._x, self._v)
-        self._latest = self._partners
+        #: Position and partners as measured, before the delay, and what acts in it: the velocity
+        #: before, the command, and for how long.
+        self._measured, self._latest = self._x, self._partners
+        self._before: list[tuple[Vector, Vector, float]] = []
         self._bounds: list[Bound] = []
         #: The command asked about last, the velocity after a step of it, and whether it is clear.
         self._asked: tuple[Vector, Vector] | None = None
@@ -469,37 +469,29 @@ class VelocityBase(Base):
         self._statics = None
         if obstacles is not None:
             self._statics = StaticScene(obstacles, x, scene.clearance_m)
-        self._measured, self._latest = (x, v), partners
+        self._measured, self._latest, self._ahead = x, partners, self._statics
         if self._pending:
-            for command, time_s in self._acting():
+            self._before, time_s = [], self._delay - (len(self._pending) - 1) * self._dt
+            for command in self._pending:
+                self._before.append((v, command, time_s))
                 x = moved(x, self._response.travel(v, command, time_s), 1.0)
-                v = self._response.after(v, command, time_s)
+                v, time_s = self._response.after(v, command, time_s), self._dt
             partners = tuple([p._replace(age_s=p.age_s + self._delay) for p in partners])
-        self._ahead = self._statics
-        if self._pending and obstacles is not None:
-            self._ahead = StaticScene(obstacles, x, scene.clearance_m)
+            if obstacles is not None:
+                self._ahead = StaticScene(obstacles, x, scene.clearance_m)
         self._x, self._v, self._partners, self._asked = x, v, partners, None
         self._bounds = [worst_bound(normal_from(p, x), x, p, self._settings) for p in partners]
 
-    def _acting(self) -> Iterator[tuple[Vector, float]]:
-        """Yield what was commanded before, and how long it acts before this step's command."""
-        time_s = self._delay - (len(self._pending) - 1) * self._dt
-        for command in self._pending:
-            yield command, time_s
-            time_s = self._dt
-
     def _is_clear_before(self, n: Vector, j: int) -> bool:
         """Return whether partner j stays away along n until this step's command acts."""
-        x, v = self._measured
         if self._settings.passive and all(
-            math.hypot(*speed) <= self._tolerated for speed in (v, *self._pending)
+            math.hypot(*speed) <= self._tolerated for speed in (self._before[0][0], *self._pending)
         ):
             return True
         pieces: list[Piece] = []
-        for command, time_s in self._acting():
+        for v, command, time_s in self._before:
             pieces += self._response.pieces(n, v, command, time_s)
-            v = self._response.after(v, command, time_s)
-        bound = worst_bound(n, x, self._latest[j], self._settings)
+        bound = worst_bound(n, self._measured, self._latest[j], self._settings)
         return min_sep(bound, pieces, math.inf) >= -ROUNDING_M
 
     def admissible(self, nominal: Vector) -> Vector:
@@ -521,14 +513,12 @@ class VelocityBase(Base):
         if statics is None:
             return True
         pieces = self._stopping_path(action, self._after(action))
-        x = self._x
-        if self._pending:
-            (x, v), before = self._measured, list[tuple[Vector, ...]]()
-            end = x
-            for command, time_s in self._acting():
-                before += self._response.path(end, v, command, time_s)
-                end, v = before[-1][-1], self._response.after(v, command, time_s)
-            pieces = before + pieces
+        x = end = self._measured
+        before = list[tuple[Vector, ...]]()
+        for v, command, time_s in self._before:
+            before += self._response.path(end, v, command, time_s)
+            end = before[-1][-1]
+        pieces = before + pieces
         length = max([math.dist(x, z) for piece in pieces for z in piece])
         # Whether stopping is clear decides what is reported, never what is done.
         spare = TOLERANCE_M if action is self._response.rest else 0.0
@@ -589,7 +579,8 @@ class VelocityBase(Base):
         if passive and math.hypot(*v) <= self._tolerated:
             return True
         for n, partner in zip(held.normals, self._latest, strict=True):
-            bound = best_bound(n, self._x, partner, self._settings).later(self._delay)
+            bound = best_bound(n, self._x, partner, self._settings)
+            bound = bound.later(self._delay) if self._delay else bound
             left = (
                 response.rests(v, bound, self._tolerated)
                 if passive
