@@ -397,13 +397,7 @@ class _Decision:
             base = self._base
             clear[k] = base.static_clear(base.stop() if resting else tuple(actions[k].tolist()))
         rows, actions = rows[clear], actions[clear]
-        held = self._held.at(rows)
-        same = held.exists & (actions == held.commands).all(axis=1)
-        plans = held
-        if not same.all():
-            (new,) = np.nonzero(~same)
-            found = batch.partner_plan(rows[new], actions[new], held.at(new))
-            plans.put(new, found)
+        plans = self._plans_after(batch, rows, actions)
         passed = plans.exists
         done = rows[passed]
         self._execute(done, actions[passed], source, plans.at(passed))
@@ -413,6 +407,16 @@ class _Decision:
         rows = rows[better]
         self._is_kept[rows], self._away[rows] = True, away[better]
         self._kept[rows], self._kept_source[rows] = actions[better], source
+
+    def _plans_after(
+        self, batch: BatchedVelocityBase, rows: Rows, actions: FloatArray
+    ) -> BatchedPlans:
+        """Return the plans that are possible after actions: the remembered ones after their own."""
+        plans = self._held.at(rows)
+        (new,) = np.nonzero(~plans.exists | (actions != plans.commands).any(axis=1))
+        if len(new):
+            plans.put(new, batch.partner_plan(rows[new], actions[new], plans.at(new)))
+        return plans
 
     def _execute(self, rows: Rows, actions: FloatArray, source: str, plans: BatchedPlans) -> None:
         self._left[rows] = False
@@ -429,8 +433,7 @@ class _Decision:
         self.sources[rows] = self._kept_source[rows]
         (rows,) = np.nonzero(self._left)
         stops = np.zeros_like(self.actions[rows])
-        plans = batch.partner_plan(rows, stops, self._held.at(rows))
-        self._execute(rows, stops, "brake", plans)
+        self._execute(rows, stops, "brake", self._plans_after(batch, rows, stops))
         self.static_uncertified[rows] = True
 
     def _one_by_one(self, rows: Rows) -> None:

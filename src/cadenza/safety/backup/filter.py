@@ -435,12 +435,14 @@ def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str,
     too_close = base.too_close()
     kept: list[tuple[float, Vector, str]] = []  # each leads away further than the one before
 
+    def plan_after(action: Vector) -> Plan | None:
+        stays = held is not None and action == held.command
+        return held if stays else base.partner_plan(action, held)
+
     def tried(action: Vector, source: str) -> Plan | None:
         if not base.static_clear(action):
             return None
-        plan = (
-            held if held is not None and action == held.command else base.partner_plan(action, held)
-        )
+        plan = plan_after(action)
         if plan is None:
             away = base.separation(action)
             if not kept or away > kept[-1][0] + EQUAL:
@@ -460,7 +462,7 @@ def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str,
     if plan is not None:
         return stop, "brake", plan, too_close
     if not kept:
-        return stop, "brake", base.partner_plan(stop, held), True
+        return stop, "brake", plan_after(stop), True
     _, action, source = kept[-1]
     return action, source, None, too_close
 

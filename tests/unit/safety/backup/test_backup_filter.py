@@ -250,9 +250,10 @@ class Both:
         self.single = BackupFilter(model, bounds, dt=DT, margin_m=0.0, **options)
         self.batch, self.count = BatchedBackupFilter(self.single, count), count
 
-    def uncertified(self, nominal, scene):
+    def uncertified(self, nominal, scene, obstacles=()):
         """Return whether all of them say so."""
-        step, count, seen = self.single.filter(nominal, scene), self.count, list(scene.values())
+        step = self.single.filter(nominal, scene, obstacles=obstacles)
+        count, seen = self.count, list(scene.values())
         parts = {
             "uids": tuple(scene),
             "positions": np.tile([one.position for one in seen], (count, 1, 1)),
@@ -262,8 +263,10 @@ class Both:
             "headings": np.zeros(count),
             "yaw_rates": np.zeros(count),
         }
-        found = self.batch.filter(np.tile(nominal, (count, 1)), WheeledBatch(**parts))
+        actions, agents = np.tile(nominal, (count, 1)), WheeledBatch(**parts)
+        found = self.batch.filter(actions, agents, obstacles=obstacles)
         assert (found.uncertified == step.uncertified).all()
+        assert (found.static_uncertified == step.static_uncertified).all()
         return step.uncertified
 
 
@@ -292,3 +295,15 @@ def test_plan_to_stop_falls_when_its_path_is_seen_to_be_within_reach(robot, seen
         for _ in range(3):
             assert not both.uncertified(ahead, scene(3.0, RADIUS, 0.0))
         assert both.uncertified(np.zeros(2), scene(*jump)) is (spare < 0.0)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_wall_that_seems_too_near_takes_no_certificate_away(count):
+    # All distances are wrong by up to 1 cm: at first they seem too large, and then too small.
+    errors = {"position_error_m": 0.01, "guarantee": "passive"}
+    both = Both(VelocityModel("ego", 2, 1.0, 2.0), [PartnerBound("walker", 0.5)], count, **errors)
+    for step, (x, speed, gap) in enumerate([(0.0, 1.0, 0.511), (0.09, 0.8, 0.351)]):
+        # 0.25 m and 0.25 m of the partner's are needed at first; then 0.16 m and 0.2 m.
+        scene = agents(at=(gap + 2 * RADIUS, 0.0), ego_velocity=(speed, 0.0))
+        wall = HalfSpace((-1, 0), -(0.461 - x - 0.02 * step))
+        assert not both.uncertified(np.zeros(2), scene, obstacles=[wall])
