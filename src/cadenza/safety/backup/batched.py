@@ -31,7 +31,7 @@ from cadenza.safety.backup.batched_reach import (
     norm,
 )
 from cadenza.safety.backup.batched_velocity import BatchedVelocityBase
-from cadenza.safety.backup.filter import EQUAL, BackupFilter, choose, plan_from_json, plan_to_json
+from cadenza.safety.backup.filter import EQUAL, BackupFilter, choose, plan_to_json
 from cadenza.safety.control_models import UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentBatch, WheeledBatch
@@ -259,12 +259,8 @@ class BatchedBackupFilter:
         """
         try:
             records, plans = list(state["rows"]), self._no_plans()
-            dim, size = self._robot.position_dim, self._robot.action_dim
             for row, record in zip(range(self.num_envs), records, strict=True):
-                plan = plan_from_json(record["plan"], dim, size)
-                if plan is not None:
-                    self._single.require_own(plan)
-                _put(plans, row, plan)
+                _put(plans, row, self._single.read_plan(record["plan"]))
                 self._base.load_state_dict(record["base"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise InputError(
@@ -296,11 +292,7 @@ def _get(plans: BatchedPlans, row: int, remembers: bool) -> Plan | None:
 
 
 def _put(plans: BatchedPlans, row: int, plan: Plan | None) -> None:
-    """Remember the plan of a row.
-
-    Raises:
-        ValueError: It is for a robot of another dimension.
-    """
+    """Remember the plan of a row."""
     plans.exists[row] = plan is not None
     if plan is not None and plan.normals:
         plans.normals[row] = plan.normals

@@ -344,22 +344,28 @@ class BackupFilter:
             refuse(InputError, f"filter: agents[{uid!r}]", expected=expected, got=got)
         return agent
 
-    def require_own(self, plan: Plan) -> None:
-        """Raise unless a plan is one that this filter makes.
+    def read_plan(self, record: Any) -> Plan | None:
+        """Return the plan that `plan_to_json` described, if this filter may make it.
 
         Raises:
-            ValueError: It moves where the guarantee is to stop, it has not one direction of length
-                1 for each partner, or its command is beyond the robot's limits.
+            IndexError, TypeError, ValueError: It is no plan; it moves where the guarantee is to
+                stop, it has not one direction of length 1 for each partner, or its command is
+                beyond the robot's limits.
         """
-        moves = self.settings.passive and any(plan.command)
-        if moves or len(plan.normals) != self.remembers * len(self.bounds):
+        if record is None:
+            return None
+        dim, size = self.robot.position_dim, self.robot.action_dim
+        normals, (command,) = _vectors(record[0], dim), _vectors(record[1], size) or ((),)
+        known = bool(command) is self.remembers and len(normals) == (
+            len(self.bounds) if self.remembers else 0
+        )
+        if not known or (self.settings.passive and any(command)):
             raise ValueError("the plan is of another guarantee")
-        if any(abs(math.hypot(*n) - 1.0) > EQUAL for n in plan.normals):
+        if any(abs(math.hypot(*n) - 1.0) > EQUAL for n in normals):
             raise ValueError("a direction of the plan has another length than 1")
-        if plan.command:
-            limited = self.robot.limited(np.array(plan.command))
-            if np.linalg.norm(limited - plan.command) > EQUAL:
-                raise ValueError("the command of the plan is beyond the robot's limits")
+        if command and np.linalg.norm(self.robot.limited(np.array(command)) - command) > EQUAL:
+            raise ValueError("the command of the plan is beyond the robot's limits")
+        return Plan(normals, command)
 
     @property
     def remembers(self) -> bool:
@@ -378,11 +384,8 @@ class BackupFilter:
         Raises:
             InputError: It is none of this filter's; the filter is then unchanged.
         """
-        dim, size = self.robot.position_dim, self.robot.action_dim
         try:
-            held = plan_from_json(state["plan"], dim, size)
-            if held is not None:
-                self.require_own(held)
+            held = self.read_plan(state["plan"])
             self._base.load_state_dict(state["base"])
         except (KeyError, IndexError, TypeError, ValueError) as error:
             got = " ".join(shown(state).split())
@@ -407,20 +410,6 @@ def _vectors(values: Any, count: int) -> tuple[Vector, ...]:
 def plan_to_json(plan: Plan | None) -> list[list[float]] | None:
     """Return a plan as JSON can hold it; floats are exact."""
     return None if plan is None else [[k for n in plan.normals for k in n], list(plan.command)]
-
-
-def plan_from_json(record: Any, dim: int, size: int) -> Plan | None:
-    """Return the plan that `plan_to_json` described, for d and A = ``dim`` and ``size``.
-
-    Raises:
-        IndexError, TypeError, ValueError: It is none.
-    """
-    if record is None:
-        return None
-    command, *more = _vectors(record[1], size) or ((),)
-    if more:
-        raise ValueError(f"expected one command, got {1 + len(more)}")
-    return Plan(_vectors(record[0], dim), command)
 
 
 def choose(base: Base, nominal: Vector, held: Plan | None) -> tuple[Vector, str, Plan | None, bool]:

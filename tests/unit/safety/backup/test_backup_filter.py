@@ -219,7 +219,7 @@ def test_wheeled_robot_that_moves_within_a_partner_is_not_certified(gap):
     "plan",
     [
         [[-1.0, 0.0], [-0.5, 0.0]],  # to flee
-        [[], [3.0, 0.0]],  # faster than the base
+        [[], [0.0, 0.0]],  # to stop, whoever comes from wherever
     ],
 )
 def test_plans_of_another_guarantee_or_robot_are_not_loaded(plan):
@@ -230,7 +230,8 @@ def test_plans_of_another_guarantee_or_robot_are_not_loaded(plan):
         passive.load_state_dict({**before, "plan": plan})
     assert passive.state_dict() == before
     fleeing = BackupFilter(base(), [PartnerBound("walker", 0.5)], dt=DT)
-    for other in ([[], [0.0, 0.0]], [[-2.0, 0.0], [-0.5, 0.0]]):
+    away = [-1.0, 0.0]
+    for other in ([[], [0.0, 0.0]], [[-2.0, 0.0], [-0.5, 0.0]], [away, []], [away, [-3.0, 0.0]]):
         with pytest.raises(InputError, match="expected what state_dict returned"):
             fleeing.load_state_dict({**fleeing.state_dict(), "plan": other})
 
