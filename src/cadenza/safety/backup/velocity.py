@@ -42,6 +42,7 @@ from cadenza.safety.backup.base import (
     nearest,
 )
 from cadenza.safety.backup.reach import (
+    DISPROVED_M,
     ROUNDING_M,
     Bound,
     Piece,
@@ -573,9 +574,24 @@ class VelocityBase(Base):
         largest = [max(abs(a), abs(b)) for a, b in zip(now, action, strict=True)]
         return math.hypot(*largest) <= self._tolerated
 
+    def _is_touched_before(self) -> bool:
+        """Return whether a late base is seen to be touched while it moves, before its plan acts."""
+        x, settings = self._measured, self._settings
+        if not self._before or (
+            settings.passive and math.hypot(*self._before[0][0]) <= self._tolerated
+        ):
+            return False
+        wrong_m = 2.0 * settings.position_error_m + DISPROVED_M
+        return any(
+            math.dist(x, p.position) + p.max_speed * p.age_s + wrong_m < p.contact_m
+            for p in self._latest
+        )
+
     def still_holds(self, held: Plan) -> bool:
         """Return whether the measurement leaves the plan possible at all; see `Base`."""
         response, v, passive = self._response, self._v, self._settings.passive
+        if self._is_touched_before():
+            return False
         if passive and math.hypot(*v) <= self._tolerated:
             return True
         for n, partner in zip(held.normals, self._latest, strict=True):

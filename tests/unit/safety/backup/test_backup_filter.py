@@ -308,3 +308,14 @@ def test_wall_that_seems_too_near_takes_no_certificate_away(count):
         scene = agents(at=(gap + 2 * RADIUS, 0.0), ego_velocity=(speed, 0.0))
         wall = HalfSpace((-1, 0), -(0.461 - x - 0.02 * step))
         assert not both.uncertified(np.zeros(2), scene, obstacles=[wall])
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_late_base_that_is_touched_before_its_command_acts_is_not_certified(count):
+    # It drives away from a slow partner, and is free again when it may begin to brake.
+    late = VelocityModel("ego", 2, 1.0, 2.0, delay_s=3 * DT)
+    both = Both(late, [PartnerBound("walker", 0.1)], count, guarantee="passive")
+    ahead = np.array([1.0, 0.0])
+    for x in (-3.0, -3.0, -3.0, -0.35):
+        uncertified = both.uncertified(ahead, agents(at=(x, 0.0), ego_velocity=ahead))
+    assert uncertified
