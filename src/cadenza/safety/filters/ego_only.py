@@ -121,13 +121,11 @@ class EgoOnlyCBFQP:
             if type(model) is not DoubleIntegratorControlModel
         }
         self._solver = as_solver(solver)
-        self._undoing_rate = self.options.undoing_rate
         #: The published filter's way: lambda as it is given, and declarations never doubted.
         self._as_given = False
         self._passive = self.options.passive
         self.directions: DirectionMemory = DirectionMemory()
         self._expected: dict[str, float] = {}
-        self._limits_rate = self.options.rate_limit != "off"
         #: Whether the rows of current packets are those of `planar_rows`.
         self._flat = (
             not self.options.measures
@@ -328,8 +326,8 @@ class EgoOnlyCBFQP:
         other rows, a packet is old, a partner is not forecast to keep its velocity (``ahead``; None
         says that all are), or anything is no sound snapshot.
         """
-        last = self._constants
-        if last is None or not last.planar or not self._flat or type(agents) is not dict:
+        last = self.planar
+        if last is None or type(agents) is not dict:
             return None
         known: dict[str, AgentSnapshot] = agents  # pyright: ignore[reportUnknownVariableType] -- looked at one by one
         rows = planar_rows(known, ahead, last, self.options.margin_m)
@@ -417,7 +415,7 @@ class EgoOnlyCBFQP:
         """
         keys, box = constants.pairs.keys, constants.box
         narrow, count = box, len(keys)
-        if self._limits_rate and previous_action is not None:
+        if previous_action is not None and self.options.rate_limit != "off":
             previous = require_previous(previous_action, len(u))
             narrow = rate_box(previous, constants.bounds.action_rate, box)
         chosen: Sequence[Offer] = ()
@@ -445,7 +443,7 @@ class EgoOnlyCBFQP:
             uncertified = True
         info: FilterInfo = {
             "lambda": {key: used[j] for j, key in enumerate(keys)},
-            "constraint_violation": rows.violation(self._undoing_rate)
+            "constraint_violation": rows.violation(self.options.undoing_rate)
             if rows.violated
             else np.zeros(count),
             "prediction_gap_loss": None,

@@ -439,6 +439,7 @@ class MotionWatch:
         self._bounds, self._dt, self._options = setup.bounds, setup.dt, options
         self._errors = options.position_error, options.velocity_error
         self._is_point = type(setup.ego) is DoubleIntegratorControlModel
+        self._usual: UsualMotion | None = None
         self.forget()
 
     @property
@@ -493,13 +494,18 @@ class MotionWatch:
         """Take in what the ego executes next."""
         self.own = None if ego.age_s > 0.0 else (ego, action, self._accel(ego, action))
 
-    def limits(self, uids: Sequence[str]) -> list[tuple[float, float]]:
-        """Return `UsualMotion.limits` of the ego and these partners."""
-        found = [(ROUNDING**2, ROUNDING**2)]
-        for uid in uids:
-            change = self._models[uid].max_cartesian_accel(self._bounds) * self._dt
-            found.append(((change + ROUNDING) ** 2, (change * self._dt + ROUNDING) ** 2))
-        return found
+    def usual(self, partners: Sequence[str], look_ahead_s: float) -> UsualMotion:
+        """Return what `ordinary_agents` compares with; the last answer is kept."""
+        usual = self._usual
+        if usual is None or usual.uids[1:] != partners:
+            limits = [(ROUNDING**2, ROUNDING**2)]
+            for uid in partners:
+                change = self._models[uid].max_cartesian_accel(self._bounds) * self._dt
+                limits.append(((change + ROUNDING) ** 2, (change * self._dt + ROUNDING) ** 2))
+            uids, near = [self._ego_uid, *partners], 0.25 * MAX_MAGNITUDE
+            slow = near / max(1.0, look_ahead_s)
+            usual = self._usual = UsualMotion(uids, (), limits, near, slow, self._dt)
+        return usual
 
     def expected(self) -> dict[str, float]:
         """Return what to expect of partners, m/s^2; nothing while all declarations hold."""

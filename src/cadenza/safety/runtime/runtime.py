@@ -74,7 +74,7 @@ from cadenza.safety.runtime.safety_step import (
     distance,
     is_infeasible,
 )
-from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot
+from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import make_solver
 
 #: The obstacles of a step that names none.
@@ -188,7 +188,6 @@ class SafetyRuntime:
         self._look_ahead_s = control_timestep * (options.horizon_steps + 1)
         #: Everyone's motion in the last step, if the next may be steady.
         self._steady: UsualMotion | None = None
-        self._usual: UsualMotion | None = None
         self._obstacle_guard: ObstacleGuard | None = None
         if options.obstacles:
             self._obstacle_guard = ObstacleGuard(self._model, bounds, control_timestep, options)
@@ -640,15 +639,8 @@ class SafetyRuntime:
 
     def _look_for_steady(self, agents: Mapping[str, AgentSnapshot]) -> None:
         """Note whether the next step may be a steady one."""
-        constants = self._filter.planar
-        if constants is not None and self._memory.is_steady(constants.pairs, agents):
-            partners = constants.pairs.partners
-            usual = self._usual
-            if usual is None or usual.uids[1:] != partners:
-                uids = [self._ego_uid, *partners]
-                near = 0.25 * MAX_MAGNITUDE
-                slow = near / max(1.0, self._look_ahead_s)
-                limits = self._memory.motion.limits(partners)
-                usual = self._usual = UsualMotion(uids, (), limits, near, slow, self._dt)
+        constants, memory = self._filter.planar, self._memory
+        if constants is not None and memory.is_steady(constants.pairs, agents):
+            usual = memory.motion.usual(constants.pairs.partners, self._look_ahead_s)
             usual.before = [agents[uid] for uid in usual.uids]
             self._steady = usual
