@@ -12,13 +12,11 @@ from typer.testing import CliRunner
 
 from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError
-from cadenza.safety.backup import BackupFilter
 from cadenza.safety.geometry import Ball
 from cadenza.safety.maps import map_extent
 from cadenza.safety.verifier import AttackConfig, attack
 from cadenza.safety.verifier.episodes import draw_episode, episode_figure
-from cadenza.safety.verifier.robots import SCHEMES, WORLDS, draw_world
-from tests.campaigns import size
+from cadenza.safety.verifier.robots import WORLDS, draw_world
 
 SMALL = AttackConfig(
     schemes=("norm-walls", "norm-escape"), steps=240, episode_steps=60, dts=(0.05,), dims=(2,)
@@ -68,47 +66,6 @@ def test_funnel_closes_to_a_point_and_a_corridor_does_not():
     corridor = draw_world("corridor", 2, 0.2, rng)
     first, second = (np.array(wall.normal) for wall in corridor.obstacles.shapes)
     assert first @ second == pytest.approx(-1.0)
-
-
-@pytest.mark.parametrize(
-    ("robot", "scheme"), [(robot, name) for robot, names in SCHEMES.items() for name in names]
-)
-def test_filter_keeps_its_claims(robot, scheme):
-    config = AttackConfig(robot=robot, schemes=(scheme,), steps=size(1000, 10_000))
-    report = attack(config)
-    assert report.failures == []
-    assert sum(result.counts.steps for result in report.results) >= 1000
-    if SCHEMES[robot][scheme].claim == "passive":  # somebody did touch the robot
-        assert sum(result.counts.touched_episodes for result in report.results) > 0
-
-
-def test_errors_and_age_are_counted_by_the_filter():
-    config = AttackConfig(
-        schemes=("norm-escape",),
-        steps=1000,
-        worlds=("free",),
-        position_error=0.005,
-        velocity_error=0.05,
-        max_age_steps=2,
-    )
-    report = attack(config)
-    assert report.failures == []
-
-
-def test_ignored_errors_end_in_contact():
-    def deaf(robot, partners, *, position_error_m, velocity_error, **options):
-        return BackupFilter(robot, partners, **options)
-
-    config = AttackConfig(
-        schemes=("ideal-escape",),
-        steps=6000,
-        worlds=("free",),
-        position_error=0.01,
-        velocity_error=0.1,
-        max_age_steps=2,
-    )
-    report = attack(config, make_guard=deaf)
-    assert any("certified steps" in failure for failure in report.failures)
 
 
 def test_robot_without_a_filter_is_found_out():

@@ -49,8 +49,15 @@ def test_walls_are_never_touched_and_partners_not_in_certified_steps(response):
 
 
 @pytest.mark.parametrize("response", RESPONSES)
+def test_walls_are_never_touched_by_a_base_that_is_alone(response):
+    tally = attacked(f"{response}-walls", seed=9, worlds=FURNISHED, dims=(2, 3))
+    assert (tally.wall_contacts, tally.static_uncertified) == (0, 0), tally
+    assert tally.min_wall_m < 0.01
+
+
+@pytest.mark.parametrize("response", RESPONSES)
 def test_passive_base_rests_wherever_it_is_touched(response):
-    tally = attacked(f"{response}-passive", seed=4, worlds=FURNISHED)
+    tally = attacked(f"{response}-passive", seed=4, worlds=FURNISHED, dims=(2, 3))
     assert tally.touched_episodes > 0
     assert tally.largest_contact_speed <= (0.05 if response == "lag" else 0.0) + REST, tally
     assert (tally.wall_contacts, tally.uncertified) == (0, 0), tally
