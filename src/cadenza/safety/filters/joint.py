@@ -68,7 +68,7 @@ from cadenza.safety.filters.arguments import (
     require_snapshot,
 )
 from cadenza.safety.filters.compat import LevelFunction, wae_level
-from cadenza.safety.filters.projection import PairRows, Solution, project
+from cadenza.safety.filters.projection import Box, PairRows, Solution, project
 from cadenza.safety.snapshot import AgentSnapshot
 from cadenza.safety.solvers import QPSolver, SolveStatus, as_solver
 
@@ -157,15 +157,6 @@ def build_joint_rows(
         level = level + first.authority.drift(normal) - second.authority.drift(normal)
         rows.add(row, level, h, distance - contact, closing)
     return rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """Bounds of all variables; ``full`` if no agent's box is smaller than its actuators allow."""
-
-    lower: list[float]
-    upper: list[float]
-    full: bool
 
 
 class _JointCBFQP:
@@ -267,15 +258,13 @@ class _JointCBFQP:
             ConcertoSafetyInfeasible: No actions meet every row and ``on_infeasible="raise"``.
         """
         agents = self._read(proposed_action, obs, state, bounds)
-        box = self._box(agents, bounds, *self._share(ego_uid, partner_action_bound, agents))
+        box, full = self._box(agents, bounds, *self._share(ego_uid, partner_action_bound, agents))
         rows = build_joint_rows(agents, self._level, self._options, self._dt)
         keys = make_pair_keys(agent.uid for agent in agents)
         u = [number for agent in agents for number in agent.action]
         wanted = [state.lambda_[key] for key in keys]
         started = time.perf_counter()
-        solution = project(
-            u, rows, wanted, (box.lower, box.upper), self._solver, as_given=self._options.upstream
-        )
+        solution = project(u, rows, wanted, box, self._solver, as_given=self._options.upstream)
         elapsed_ms = (time.perf_counter() - started) * 1e3
         if self._options.raises and solution.status is not SolveStatus.OPTIMAL:
             raise ConcertoSafetyInfeasible(
@@ -293,7 +282,7 @@ class _JointCBFQP:
         info = _report(u, rows, solution, keys, elapsed_ms, gamma=self._options.undoing_rate)
         info["uncertified"] |= (
             self._options.barrier != "sampled"
-            or not box.full
+            or not full
             or not all(agent.authority.certified for agent in agents)
             or any(agent.snapshot.age_s > 0.0 for agent in agents)
         )
@@ -339,13 +328,11 @@ class _JointCBFQP:
         found: list[JointAgent] = []
         start = 0
         for uid, snapshot, action in zip(uids, snapshots, actions, strict=True):
-            authority = measure_authority(models[uid], snapshot, self._bounds_of(uid, bounds))
+            own = self._own_bounds.get(uid, bounds)
+            authority = measure_authority(models[uid], snapshot, own)
             found.append(JointAgent(uid, snapshot, action, authority, start))
             start += len(action)
         return found
-
-    def _bounds_of(self, uid: str, bounds: Bounds) -> Bounds:
-        return self._own_bounds.get(uid, bounds)
 
     def _share(
         self, ego_uid: object, partner_action_bound: object, agents: Sequence[JointAgent]
@@ -356,23 +343,24 @@ class _JointCBFQP:
 
     def _box(
         self, agents: Sequence[JointAgent], bounds: Bounds, ego_uid: str | None, share: float
-    ) -> _Box:
-        """Return the boxes of all agents; everyone but the ego stays near its proposed action.
+    ) -> tuple[Box, bool]:
+        """Return the bounds of all variables, and whether they are all that the actuators allow.
 
-        The centre of the nearness is clipped to the actuator box first, so the box is never empty.
+        Everyone but the ego stays near its proposed action. The centre of the nearness is clipped
+        to the actuator box first, so the box is never empty.
         """
         lower: list[float] = []
         upper: list[float] = []
         full = True
         for agent in agents:
-            c = self._bounds_of(agent.uid, bounds).action_linf_component
+            c = self._own_bounds.get(agent.uid, bounds).action_linf_component
             room = math.inf if agent.uid == ego_uid else share
             for number in agent.action:
                 centre = min(max(number, -c), c)
                 lower.append(max(-c, centre - room))
                 upper.append(min(c, centre + room))
                 full = full and lower[-1] == -c and upper[-1] == c
-        return _Box(lower, upper, full)
+        return (lower, upper), full
 
 
 class CentralizedCBFQP(_JointCBFQP):

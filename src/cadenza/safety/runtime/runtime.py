@@ -15,9 +15,11 @@ A step (`SafetyRuntime._step`), stage by stage:
                   next best (`cadenza.safety.runtime.obstacles`);
     remember      what is executed, and what the next step compares with.
 
-Steady: a step that differs from the last one in numbers alone takes the same stages with one flat
-        check and without what cannot have changed; `cadenza.safety.runtime.memory` holds
-        everything that is remembered, `SafetyRuntime.state_dict` saves it.
+Steady: a step that differs from the last one in numbers alone has one flat check and flat rows,
+        without what cannot have changed. From `learn` on every step is the same
+        (`SafetyRuntime._act`).
+Memory: `cadenza.safety.runtime.memory` holds everything that is remembered, and
+        `SafetyRuntime.state_dict` saves it.
 Trust:  the rows of a step trust forecast accelerations, as far as `SafetyOptions.prediction_error`
         says, only while every forecast claims an error within that bound.
 Units:  m/s for barriers and scores, m/s^2 for slack and errors of forecasts.
