@@ -30,7 +30,7 @@ from cadenza.core.errors import ConfigurationError
 from cadenza.core.progress import ProgressReport
 from cadenza.core.seeding import Substream, derive_substream
 from cadenza.safety.control_models import PartnerBound
-from cadenza.safety.snapshot import AgentSnapshot, WheeledSnapshot
+from cadenza.safety.snapshot import WheeledSnapshot
 from cadenza.safety.verifier.adversaries import (
     PURSUITS,
     Adversary,
@@ -43,7 +43,7 @@ from cadenza.safety.verifier.adversaries import (
 from cadenza.safety.verifier.conditions import Condition
 from cadenza.safety.verifier.config import AttackConfig
 from cadenza.safety.verifier.episodes import BROKEN, STATIC, UNCERTIFIED, EpisodeRecord
-from cadenza.safety.verifier.guards import Sight
+from cadenza.safety.verifier.guards import EGO, Sight
 from cadenza.safety.verifier.report import AttackCounts, AttackReport, AttackResult
 from cadenza.safety.verifier.robots import (
     DIMS,
@@ -424,16 +424,12 @@ class _Batch:
 
     def _ask(self, guard: Any, k: int, robots: Any, sight: Sight) -> Any:
         """Return what the filter of an episode decides."""
-        radius = self._config.radius
-        seen = sight.ego_position[k], sight.ego_velocity[k], radius
-        agents = {"ego": AgentSnapshot(*seen)}
+        radius, uids = self._config.radius, [bound.uid for bound in self._lots[k].bounds]
+        agents = sight.agents(k, uids, radius, radius)
         if isinstance(robots, UnicyclePlant):
             turning = {"heading": float(robots.heading[k]), "yaw_rate": float(robots.yaw_rate[k])}
-            agents["ego"] = WheeledSnapshot(*seen, **turning)
-        for j, bound in enumerate(self._lots[k].bounds):
-            age_s = float(sight.ages_s[k, j])
-            seen = sight.positions[k, j], sight.velocities[k, j]
-            agents[bound.uid] = AgentSnapshot(*seen, radius, age_s)
+            seen = sight.ego_position[k], sight.ego_velocity[k], radius
+            agents[EGO] = WheeledSnapshot(*seen, **turning)
         return guard.filter(sight.nominal[k], agents)
 
     def step(self) -> None:

@@ -4,7 +4,7 @@ Axes:  B episodes, N partners, d Cartesian dimensions.
 Units: m, m/s, m/s^2, s.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from cadenza.safety.verifier.config import Scenario, VerifierConfig
 #: Largest change of the action between two steps, m/s^2: none is asked for.
 _ANY_RATE = 1e9
 #: Id of the ego; partners are p00, p01, ..., whose string order is their order.
-_EGO = "ego"
+EGO = "ego"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +39,17 @@ class Sight:
     #: Whether the episodes begin with this step, shape (B,): time to forget the ones before; None
     #: for steps that nothing precedes
     begins: BoolArray | None = None
+
+    def agents(
+        self, episode: int, partners: Sequence[str], ego_radius: float, radius: float
+    ) -> dict[str, AgentSnapshot]:
+        """Return the ego and its partners as a filter of one environment sees them."""
+        ego = AgentSnapshot(self.ego_position[episode], self.ego_velocity[episode], ego_radius)
+        found = {EGO: ego}
+        for j, uid in enumerate(partners):
+            x, v, age_s = (a[episode, j] for a in (self.positions, self.velocities, self.ages_s))
+            found[uid] = AgentSnapshot(x, v, radius, float(age_s))
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +83,7 @@ def scenario_models(
     The original credits every agent with the shared capacity, so its partners declare none.
     """
     declared = None if config.compat == "upstream" else scenario.partner_accel
-    return DoubleIntegratorControlModel(_EGO, scenario.dim), [
+    return DoubleIntegratorControlModel(EGO, scenario.dim), [
         DoubleIntegratorControlModel(f"p{j:02d}", scenario.dim, capacity=declared)
         for j in range(scenario.partners)
     ]
@@ -195,7 +206,7 @@ class SingleFilter:
             **filter_options(scenario, config),
         )
         self._bounds = scenario_bounds(scenario)
-        self._state = SafetyState(dict.fromkeys(make_ego_pair_keys(_EGO, self._uids), 0.0))
+        self._state = SafetyState(dict.fromkeys(make_ego_pair_keys(EGO, self._uids), 0.0))
         self._radii = (config.ego_radius, config.partner_radius)
         self._dt = scenario.dt
 
@@ -224,17 +235,7 @@ class SingleFilter:
         self, sight: Sight, directions: FloatArray | None, episode: int
     ) -> tuple[FloatArray, bool, bool] | None:
         """Return action, whether it meets every row, and the flag; None if the filter raises."""
-        ego_radius, radius = self._radii
-        ego = AgentSnapshot(sight.ego_position[episode], sight.ego_velocity[episode], ego_radius)
-        now = {
-            uid: AgentSnapshot(
-                sight.positions[episode, j],
-                sight.velocities[episode, j],
-                radius,
-                age_s=float(sight.ages_s[episode, j]),
-            )
-            for j, uid in enumerate(self._uids)
-        }
+        agents = sight.agents(episode, self._uids, *self._radii)
         self._filter.reset()
         if directions is not None:
             found = zip(self._uids, directions[episode].tolist(), strict=True)
@@ -242,11 +243,11 @@ class SingleFilter:
         try:
             action, info = self._filter.filter(
                 sight.nominal[episode],
-                {"agent_states": {_EGO: ego, **now}},
+                {"agent_states": agents},
                 self._state,
                 self._bounds,
-                ego_uid=_EGO,
-                partner_predicted_states=now,
+                ego_uid=EGO,
+                partner_predicted_states=agents,
                 dt=self._dt,
             )
         except ConcertoSafetyInfeasible:
