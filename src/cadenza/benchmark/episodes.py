@@ -125,7 +125,7 @@ class Trajectory:
             contact_index=contact_index,
             control_timestep_s=float(env.control_timestep),
             radii=radii,
-            obstacles=Obstacles(getattr(env, "build_obstacles", tuple)()),
+            obstacles=Obstacles(()).joined(getattr(env, "build_obstacles", tuple)()),
         )
 
 

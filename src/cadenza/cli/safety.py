@@ -355,7 +355,7 @@ def _print_attack(report: "AttackReport") -> None:
         for where, counts in parts.items()
         for claim in (scheme.rpartition("-")[2],)
     ]
-    print_table(f"Attacks on a {report.config.robot} robot", _ATTACK_COLUMNS, rows)
+    print_table(f"Attacks on robots: {report.config.robot}", _ATTACK_COLUMNS, rows)
     print_text(f"{_ATTACK_NOTE}\n")
 
 

@@ -370,11 +370,21 @@ def batch_hook(env: object, name: str) -> Any | None:
     """Return a hook of the batch, or of its environments; None where nobody has it.
 
     Raises:
-        ConfigurationError: One filter decides for all environments, and they differ.
+        ConfigurationError: One filter decides for all environments, and they differ, or not all of
+            them have the hook.
     """
     found = own_batch_hook(env, name)
-    if found is not None or not all_have(env, name):
+    if found is not None:
         return found
+    having = _having(env, name)
+    if not any(having):
+        return None
+    if not all(having):
+        nothing = "; one with nothing around returns ()" if name == _ROOM else ""
+        raise ConfigurationError(
+            f"guard: expected {name} of every environment of a batch or of none, got it of "
+            f"{sum(having)} of {len(having)}{nothing}."
+        )
     call: Callable[[str], Sequence[Any]] = cast("Any", unwrapped(env)).call
 
     def ask() -> Any:
@@ -387,9 +397,15 @@ def batch_hook(env: object, name: str) -> Any | None:
 
 
 def all_have(env: object, name: str) -> bool:
-    """Return whether a batch reaches environments with a hook.
+    """Return whether a batch reaches environments that all have a hook."""
+    having = _having(env, name)
+    return bool(having) and all(having)
+
+
+def _having(env: object, name: str) -> Sequence[bool]:
+    """Return which environments of a batch have a hook; () where the batch does not reach them.
 
     They are asked first, since a process that holds an environment ends with an error.
     """
     ask: Callable[..., Sequence[bool]] | None = getattr(unwrapped(env), "call", None)
-    return ask is not None and all(ask("has_wrapper_attr", name))
+    return () if ask is None else ask("has_wrapper_attr", name)

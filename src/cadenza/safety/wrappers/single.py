@@ -86,6 +86,7 @@ class GuardedEnv(InEpisode, gym.Wrapper[Any, Any, Any, Any], ABC):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode; with a seed, forget what was learnt about the partner too."""
         observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
+        self._last = None  # no step before the filter knows this episode
         self._begin(seed)
         self._last = (observation, info)
         return observation, info

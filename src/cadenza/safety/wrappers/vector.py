@@ -102,6 +102,7 @@ class GuardedBatch(InEpisode, VectorWrapper[Any, Any, Any, Any, Any], ABC):
         """
         mask = (options or {}).get("reset_mask")  # read first: batches take it out
         observation, info = values_of(self.env, "reset", self.env.reset(seed=seed, options=options))
+        self._last = None  # no step before the filter knows these episodes
         self._begin(seed, None if mask is None else np.flatnonzero(mask).tolist())
         started = np.ones(self.num_envs, dtype=np.bool_) if mask is None else np.asarray(mask)
         self._done = self._done & ~started
@@ -131,6 +132,7 @@ class GuardedBatch(InEpisode, VectorWrapper[Any, Any, Any, Any, Any], ABC):
         info = {**info, "safety": record, "_safety": ~resets}
         self._done = np.asarray(terminated) | np.asarray(truncated)
         # Neither the last state of an episode nor the first of the next says more.
+        self._last = None
         self._end(np.flatnonzero(resets | self._done).tolist())
         self._last = (observation, info)
         return observation, reward, terminated, truncated, info

@@ -6,7 +6,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
-from cadenza.core.errors import ConfigurationError, InputError
+from cadenza.core.errors import ConfigurationError, InputError, NotReadyError
 from cadenza.safety import (
     AgentSnapshot,
     Bounds,
@@ -16,9 +16,11 @@ from cadenza.safety import (
     WheeledSnapshot,
 )
 from cadenza.safety.batched.driver import BatchedSafetyDriver
+from cadenza.safety.batched.robot_driver import BatchedRobotDriver
 from cadenza.safety.geometry import HalfSpace, Obstacles
 from cadenza.safety.runtime.driver import SafetyDriver
 from cadenza.safety.runtime.options import SafetyOptions
+from cadenza.safety.runtime.robot_driver import RobotDriver
 from cadenza.safety.verifier.robots import UnicyclePlant
 from cadenza.safety.wrappers.vector import stack_snapshots
 
@@ -112,6 +114,16 @@ class PointBatch(SyncVectorEnv):
         return stack_snapshots([one.unwrapped.build_agent_snapshots() for one in self.envs])
 
 
+class RoomBatch(PointBatch):
+    """The same for carts."""
+
+    ego_uid = "cart"
+
+    def build_agent_batch(self):
+        scenes = [one.unwrapped.build_agent_snapshots() for one in self.envs]
+        return stack_snapshots(scenes, ego_uid="cart")
+
+
 def drive(env, steps=40):
     """Return the positions that a batch at full speed reaches, (B, 2), and the last record."""
     env.reset(seed=0)
@@ -158,26 +170,43 @@ def test_room_that_changes_between_episodes_is_refused(env):
     single.unwrapped.wall = 0.8
     with pytest.raises(ConfigurationError, match="expected the same obstacles in every episode"):
         single.reset(seed=1)
+    with pytest.raises(NotReadyError, match="expected an episode in progress"):
+        single.step(np.zeros(2))
     batch = cadenza.guard(SyncVectorEnv([env] * 2))
     batch.reset(seed=0)
     for one in batch.unwrapped.envs:
         one.wall = 0.8
     with pytest.raises(ConfigurationError, match="expected the same obstacles in every episode"):
         batch.reset(seed=1)
+    with pytest.raises(NotReadyError, match="expected an episode in progress"):
+        batch.step(np.zeros((2, 2)))
 
 
-def test_room_that_changes_at_an_automatic_reset_is_refused():
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP])
+def test_room_that_changes_at_an_automatic_reset_is_refused(mode):
     class Moving(RoomEnv):
-        def reset(self, **given):
-            self.wall -= 0.1
-            return super().reset(**given)
+        def reset(self, *, seed=None, options=None):
+            self.wall -= 0.1 * (seed is None)
+            return super().reset(seed=seed, options=options)
 
-    batch = SyncVectorEnv([lambda: Moving(length=3)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    for one in batch.envs:
-        one.wall = 1.0
-    guarded = cadenza.guard(batch)
+    batch = cadenza.guard(SyncVectorEnv([lambda: Moving(length=3)] * 2, autoreset_mode=mode))
+    batch.reset(seed=0)
+    for _ in range(2 if mode is AutoresetMode.SAME_STEP else 3):
+        batch.step(np.zeros((2, 2)))
     with pytest.raises(ConfigurationError, match="expected the same obstacles in every episode"):
-        drive(guarded)
+        batch.step(np.zeros((2, 2)))
+    with pytest.raises(NotReadyError, match="expected an episode in progress"):
+        batch.step(np.zeros((2, 2)))
+
+
+@pytest.mark.parametrize("env", [RoomEnv, PointEnv])
+def test_batch_in_which_only_some_tell_of_walls_is_refused(env):
+    class Silent(env):
+        build_obstacles = property()  # which nobody can read
+
+    for makers in ([env, Silent], [Silent, env]):
+        with pytest.raises(ConfigurationError, match=r"got it of 1 of 2; one with nothing around"):
+            cadenza.guard(SyncVectorEnv(makers))
 
 
 def test_walls_that_an_accelerated_environment_offers_are_kept_clear():
@@ -229,12 +258,19 @@ def test_drivers_refuse_rooms_that_change_or_differ():
     env, batch = PointEnv(), PointBatch([PointEnv] * 2)
     one = SafetyDriver.from_env(env, ego_uid="ego", options=SafetyOptions())
     many = BatchedSafetyDriver.from_env(batch, ego_uid="ego")
+    room, rooms = RoomEnv(), RoomBatch([RoomEnv] * 2)
+    robot, robots = RobotDriver.from_env(room), BatchedRobotDriver.from_env(rooms)
     many.begin_rows([1])
-    for each in (env, *batch.envs):
+    for each in (env, *batch.envs, room, *rooms.envs):
         each.wall = 0.8
     changes = (
         *(one.begin_episode, lambda: one.begin_run(0)),
         *(many.begin_episode, lambda: many.begin_run(0), lambda: many.begin_rows([1])),
+        *(
+            lambda: many.begin_run_rows([1], [0]),
+            robot.begin_episode,
+            lambda: robots.begin_rows([0]),
+        ),
     )
     for begin in changes:
         with pytest.raises(ConfigurationError, match="expected the same obstacles in every epis"):
