@@ -139,6 +139,6 @@ def test_stopping_tried_before_turning_parks_the_base():
     turns = naively("turning", lambda u, best: [u, *turning_first(u, best)], **limits)
     assert turns.reached == PARKED
     parked = naively("turning", lambda u, best: [u, *stopping_first(u, best)], **limits)
-    assert parked.stuck == PARKED
+    assert parked.reached <= PARKED // 4
     assert parked.nearest_m < 0.01
     assert behind_a_disc("turning", **limits).reached == EPISODES
