@@ -88,7 +88,7 @@ def test_least_separation_is_exact(excess, speed, cap, accel, ends, begin, spare
 @given(speed=speeds, cap=caps, accel=accels, along=speeds, rate=rates)
 def test_gap_of_an_escape_in_closed_form_is_what_it_loses(speed, cap, accel, along, rate):
     speed = min(speed, cap)
-    gap = escape_gap(speed, accel, cap, along, rate)
+    gap = escape_gap(Bound(N, 0.0, speed, accel, cap), along, rate)
     pieces = [((cap - along) / rate, along, cap)] if along < cap else []
     final = max(along, cap)
     exact = -min_sep(Bound(N, 0.0, speed, accel, cap), pieces, final)
@@ -97,10 +97,10 @@ def test_gap_of_an_escape_in_closed_form_is_what_it_loses(speed, cap, accel, alo
 
 def test_gap_by_hand():
     # w = 1 m/s, the robot gains 2 m/s^2 on a partner that cannot speed up: 1 / (2 * 2).
-    assert escape_gap(1.0, 0.0, 1.0, 0.0, 2.0) == 0.25
+    assert escape_gap(Bound(N, 0.0, 1.0, 0.0, 1.0), 0.0, 2.0) == 0.25
     # The partner doubles its speed at 4 m/s^2 within 0.25 s while the robot reaches 0.5 m/s:
     # w goes 1 -> 1.5 in 0.25 s (0.3125 m), and to 0 at 2 m/s^2 (0.5625 m).
-    assert escape_gap(1.0, 4.0, 2.0, 0.0, 2.0) == 0.3125 + 0.5625
+    assert escape_gap(Bound(N, 0.0, 1.0, 4.0, 2.0), 0.0, 2.0) == 0.3125 + 0.5625
 
 
 def test_separation_falls_for_ever_from_a_faster_partner():

@@ -105,19 +105,18 @@ def best_bound(n: Vector, point: Vector, partner: Partner, settings: BaseSetting
     return bound.later(since) if age > 0.0 else bound
 
 
-def escape_gap(speed: float, accel: float, cap: float, along: float, rate: float) -> float:
+def escape_gap(bound: Bound, along: float, rate: float) -> float:
     """Return Psi, m: the least e from which a robot gets away by gathering speed along n.
 
     Psi = max over s of int_0^s (P'(t) - min(sigma + c_e t, v_p)) dt. Until the partner is at its
     cap the closing speed w = pi - sigma changes at the rate a_p - c_e, after that it falls at c_e.
 
     Args:
-        speed: pi, m/s, at most ``cap``.
-        accel: a_p, m/s^2, >= 0; may be infinite.
-        cap: v_p, m/s.
+        bound: The partner now; its excess does not count.
         along: sigma, the robot's speed along n, m/s.
         rate: c_e, the rate at which sigma grows, m/s^2, > 0.
     """
+    _, _, speed, accel, cap = bound
     if along >= cap:
         return 0.0
     if accel == math.inf:

@@ -243,19 +243,18 @@ class Straight(Response):
 
     def escape_level(self, v: Vector, w: Vector, bound: Bound, dt: float) -> float:
         """Return the least n @ w that leaves the gap that fleeing takes."""
-        n, top, rate = bound.normal, self.top, self._rate
+        n, top, rate, cap = bound.normal, self.top, self._rate, bound.cap
         along = dot(n, v)
         side = math.hypot(*moved(w, n, -dot(n, w)))
-        spare = max(0.0, side - math.sqrt(max(top * top - bound.cap * bound.cap, 0.0)))
-        _, left, speed, accel, cap = bound.later(dt)
+        spare = max(0.0, side - math.sqrt(max(top * top - cap * cap, 0.0)))
+        later = bound.later(dt)
 
         def is_clear(level: float) -> bool:
             short = cap - level
             growth = rate * short / math.hypot(short, spare) if short > 0.0 else rate
-            change = abs(level - along)
-            ramp_s = min(change / rate, dt)
-            gap = left + level * dt - 0.5 * (level - along) * ramp_s
-            return gap >= escape_gap(speed, accel, cap, level, growth)
+            ramp_s = min(abs(level - along) / rate, dt)
+            gap = later.excess + level * dt - 0.5 * (level - along) * ramp_s
+            return gap >= escape_gap(later, level, growth)
 
         change = rate * dt
         return _least(is_clear, max(along - change, -top), min(along + change, top))
@@ -460,7 +459,7 @@ class VelocityBase(Base):
         self._measured, self._latest = self._x, self._partners
         self._before: list[tuple[Vector, Vector, float]] = []
         self._bounds: list[Bound] = []
-        #: The command asked about last, the velocity after a step of it, and whether it is clear.
+        #: The command asked about last, and the velocity after a step of it.
         self._asked: tuple[Vector, Vector] | None = None
 
     def look(self, scene: Scene) -> None:
