@@ -1,5 +1,6 @@
 """Obstacles of the runtime: walls are never touched, partners are kept away as before."""
 
+import json
 import math
 
 import numpy as np
@@ -267,3 +268,38 @@ def test_passive_robot_stays_at_rest_in_the_very_step_that_first_names_a_wall():
         step = guard.step(np.zeros(2), agents, **given)
         guard.note_executed(np.zeros(2))
     assert step.action.tolist() == [0.0, 0.0]
+
+
+def test_walls_of_the_last_scan_are_part_of_the_state():
+    first, second = (runtime("p", on_bad_input="brake") for _ in range(2))
+    first.step(np.zeros(2), {"ego": agent([0, 0], [1, 0])} | far(), obstacles=(WALL,))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    blind = [one.step_blind(np.zeros(2), InputError("no packet")) for one in (first, second)]
+    assert blind[0].info["static_margin"] == blind[1].info["static_margin"]
+    assert blind[0].action.tolist() == blind[1].action.tolist()
+    assert second.state_dict() == first.state_dict()
+    second.begin_episode()  # which nobody has named a wall in
+    assert "around" not in second.state_dict()
+    for broken in ([{"wall": {}}], 3, [{"half_space": {"normal": [1.0], "offset": 0.0}}]):
+        with pytest.raises(InputError):
+            second.load_state_dict(first.state_dict() | {"around": broken})
+    assert "around" not in second.state_dict()
+
+
+def test_soft_rate_limit_gives_way_to_a_wall_and_to_nothing_else():
+    guard = runtime("p", obstacles=(WALL,), rate_limit="soft")
+    x, v, last = np.zeros(2), np.zeros(2), None
+    for k in range(40):
+        nominal = np.array([C, 0.0] if k < 25 else [-C, C])
+        step = guard.step(nominal, {"ego": agent(x, v)} | far())
+        change = 0.0 if last is None else float(np.abs(step.action - last).max())
+        assert step.info["rate_exceeded"] == (change > 1.0 + 1e-9)
+        if step.info["rate_exceeded"]:
+            assert step.info["backup"] == "brake"
+        x, v, last = x + v * DT + 0.5 * step.action * DT**2, v + step.action * DT, step.action
+    assert x[0] <= 1.0 - RADIUS
+
+
+def test_rows_are_not_shared_beside_obstacles():
+    with pytest.raises(ConfigurationError, match="a wall may keep a partner from taking its part"):
+        runtime("p", obstacles=(WALL,), budget_split="proportional")

@@ -22,7 +22,7 @@ from cadenza.safety.contracts import AgentControlModel, Bounds, FilterInfo
 from cadenza.safety.control_models import DoubleIntegratorControlModel
 from cadenza.safety.filter_options import EgoOnlyOptions
 from cadenza.safety.filters.ego_rows import EgoRows
-from cadenza.safety.filters.projection import residual
+from cadenza.safety.filters.projection import Box, clipped, residual
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.runtime.options import SafetyOptions
 from cadenza.safety.snapshot import AgentSnapshot
@@ -40,7 +40,8 @@ class ObstacleGuard:
 
     Raises:
         ConfigurationError: The ego's action is not its acceleration, shapes are of another
-            dimension, the rate limit may not give way, or the solver takes too few rows.
+            dimension, the rate limit may not give way, the row is shared, or the solver takes too
+            few rows.
     """
 
     def __init__(
@@ -58,6 +59,9 @@ class ObstacleGuard:
         if options.rate_limit == "hard":
             expected, got = "rate_limit 'off' or 'soft'", "'hard', which may forbid to stop"
             refuse(ConfigurationError, name, expected=expected, got=got)
+        if options.budget_split is not None:
+            expected = "no budget_split: a wall may keep a partner from taking its part"
+            refuse(ConfigurationError, name, expected=expected, got=options.budget_split)
         if options.solver == "closed_form":
             expected = "a solver that takes many rows, such as 'daqp'"
             refuse(ConfigurationError, name, expected=expected, got="'closed_form'")
@@ -94,6 +98,7 @@ class ObstacleGuard:
         ego: AgentSnapshot,
         rows: EgoRows,
         obstacles: Obstacles,
+        narrow: Box | None,
     ) -> FloatArray:
         """Return the action to execute, ``action`` itself if it is clear, and fill its record in.
 
@@ -104,6 +109,7 @@ class ObstacleGuard:
             ego: The ego as it is now.
             rows: Rows of its partners, before lambda.
             obstacles: What stands around.
+            narrow: Actions that a soft rate limit leaves, which are searched first; None for all.
         """
         base, kept_m = self._base, ego.radius + self._kept_m
         levels = [b + used for b, used in zip(rows.level, info["lambda"].values(), strict=True)]
@@ -118,7 +124,8 @@ class ObstacleGuard:
             info["static_uncertified"] = base.too_close()
             info["backup"] = _source(info)
             return action
-        found, info["backup"], plan, info["static_uncertified"] = choose(base, tuple(nominal), None)
+        wish = nominal if narrow is None else clipped(nominal, *narrow)
+        found, info["backup"], plan, info["static_uncertified"] = choose(base, tuple(wish), None)
         missed = [
             max(0.0, residual(row, b, list(found))) for row, b in zip(rows.a, levels, strict=True)
         ]

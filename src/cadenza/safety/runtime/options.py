@@ -118,7 +118,7 @@ class SafetyOptions(RowOptions):
             runs short, not only on time to collision.
         brake_latency_s: Time until a brake command acts, s, >= 0; braking begins that much sooner.
         obstacles: Shapes that stand around in every step; the ego never touches one. For an ego
-            whose action is its acceleration.
+            whose action is its acceleration, without ``budget_split`` and a hard rate limit.
         brake_hysteresis: Keep braking for a pair until its thresholds are exceeded by a quarter,
             so that the override does not flicker.
 

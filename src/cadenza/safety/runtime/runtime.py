@@ -48,7 +48,9 @@ from cadenza.safety.errors import ConcertoSafetyInfeasible
 from cadenza.safety.filters.arguments import checked_timestep, require_action, require_snapshots
 from cadenza.safety.filters.ego_only import EgoOnlyCBFQP
 from cadenza.safety.filters.ego_rows import EgoRows
+from cadenza.safety.filters.projection import Box, inside, rate_box
 from cadenza.safety.geometry import Obstacles, Shape
+from cadenza.safety.maps import describe_map, obstacles_of
 from cadenza.safety.runtime.memory import (
     DueForecast,
     RuntimeMemory,
@@ -226,10 +228,7 @@ class SafetyRuntime:
     def begin_episode(self) -> None:
         """Forget the last state, which a reset disconnects from the next; keep the adaptation."""
         self._memory.begin_episode()
-        self._steady = None
-        self._around = None
-        if self._obstacle_guard is not None and self.options.obstacles:
-            self._around = self._obstacle_guard.lasting
+        self._steady, self._around = None, self._lasting()
         self._filter.expect(self._memory.motion.expected())
 
     def step(
@@ -341,7 +340,10 @@ class SafetyRuntime:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, JSON-able; floats survive exactly."""
-        return self._memory.state_dict()
+        state = self._memory.state_dict()
+        if self._around is not None and self._around is not self._lasting():
+            state["around"] = describe_map(self._around)
+        return state
 
     def load_state_dict(self, payload: Mapping[str, Any]) -> None:
         """Continue exactly where `state_dict` was taken.
@@ -349,8 +351,9 @@ class SafetyRuntime:
         Raises:
             InputError: Unknown version or malformed content; the runtime is then unchanged.
         """
+        around = self._read_around(payload)
         self._memory.load_state_dict(payload)
-        self._steady = None
+        self._steady, self._around = None, around
         self._filter.expect(self._memory.motion.expected())
 
     # The stages of a step
@@ -545,9 +548,12 @@ class SafetyRuntime:
                 key: score if score > 0.0 else 0.0 for key, score in scores.items()
             }
         lambda_ = dict(adaptation.state.lambda_)
+        projected, narrow = action, self._within_rate(constants)
         action, dangers, problem = self._brake(action, info, scene)
         if self._obstacle_guard is not None and scene.obstacles is not None:
-            action = self._beside_obstacles(self._obstacle_guard, action, info, scene, rows)
+            action = self._beside_obstacles(self._obstacle_guard, action, info, scene, rows, narrow)
+        if narrow is not None and action is not projected:
+            info["rate_exceeded"] = not inside(action.tolist(), narrow)
         reason = self._memory.motion.reason
         return SafetyStep(action, info, lambda_, dangers, None, problem, self._breached, reason)
 
@@ -599,10 +605,11 @@ class SafetyRuntime:
         info: FilterInfo,
         scene: Scene,
         rows: EgoRows,
+        narrow: Box | None,
     ) -> FloatArray:
         """Return the action after which the ego can stop before every obstacle."""
-        ego = scene.agents[self._ego_uid]
-        kept = guard.keep_clear(action, info, scene.u, ego, rows, scene.obstacles or guard.lasting)
+        ego, around = scene.agents[self._ego_uid], scene.obstacles or guard.lasting
+        kept = guard.keep_clear(action, info, scene.u, ego, rows, around, narrow)
         if kept is not action:
             self._memory.directions.forget()
         if ego.age_s > 0.0 or self._ego_uid in self._memory.motion.broken:
@@ -611,6 +618,13 @@ class SafetyRuntime:
 
     # What the stages ask
 
+    def _within_rate(self, constants: StepConstants) -> Box | None:
+        """Return the box that a soft rate limit leaves of the actions; None without one."""
+        previous = self._memory.previous_action.value
+        if self.options.rate_limit != "soft" or previous is None:
+            return None
+        return rate_box(previous.tolist(), self.bounds.action_rate, constants.box)
+
     def _seen_around(self, obstacles: Iterable[Shape] | Obstacles) -> Obstacles | None:
         """Return what stands around in this step; None while nobody named any obstacle.
 
@@ -618,11 +632,42 @@ class SafetyRuntime:
             InputError: One is no shape, or of another dimension than the ego's.
             ConfigurationError: The ego cannot be kept clear of any.
         """
+        if self._obstacle_guard is None and isinstance(obstacles, Sized) and not len(obstacles):
+            return None
+        return self._guard().around(obstacles)
+
+    def _guard(self) -> ObstacleGuard:
+        """Return what keeps the ego clear of obstacles, made when the first one is named.
+
+        Raises:
+            ConfigurationError: Nothing can.
+        """
         if self._obstacle_guard is None:
-            if isinstance(obstacles, Sized) and not len(obstacles):
-                return None
             self._obstacle_guard = ObstacleGuard(self._model, self.bounds, self._dt, self.options)
-        return self._obstacle_guard.around(obstacles)
+        return self._obstacle_guard
+
+    def _lasting(self) -> Obstacles | None:
+        """Return what stands around before a step names any obstacle."""
+        guard = self._obstacle_guard
+        return guard.lasting if guard is not None and self.options.obstacles else None
+
+    def _read_around(self, payload: object) -> Obstacles | None:
+        """Return what stood around where a state was taken.
+
+        Raises:
+            InputError: The record is no list of shapes, or of another dimension than the ego's.
+        """
+        if not isinstance(payload, Mapping) or "around" not in payload:
+            return self._lasting()
+        entries: Any = cast("Mapping[str, Any]", payload)["around"]
+        try:
+            found = obstacles_of(entries, dim=self._model.position_dim)
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"obstacles: expected a list of shapes, got {entries!r}.") from error
+        self._guard()
+        return found
 
     def _constants(
         self, agents: Mapping[str, AgentSnapshot], *, trusts: bool = True
