@@ -31,8 +31,11 @@ _PATIENCE: Final = 6
 _GLANCES: Final = 16
 #: How deep inside a partner's reach rounding cannot be the reason, m.
 _INSIDE: Final = 1e-9
-#: Speed that rounding leaves of a standstill, m/s.
+#: Speed that rounding leaves of a standstill, m/s: of what is computed, ...
 _REST: Final = 1e-12
+#: ... and of what is measured, where actions are executed in float32. Who is that slow brakes to
+#: rest, or to v_c, within the step.
+MEASURED_REST: Final = 1e-6
 
 
 class PassiveScene(NamedTuple):
@@ -84,7 +87,7 @@ def passive_action(
     share = xp.where((squared > 0.0) & (share < 1.0), _positive(xp, share), 1.0)
     ahead = scene._replace(contact=scene.contact + _ROOM)
     clear = is_clear(xp, ahead, candidate, look=look)[..., None]
-    slow = speed <= allowed + _REST
+    slow = speed <= allowed + MEASURED_REST
     kept = clear | slow
     action = xp.where(slow, brake + share * (candidate - brake), brake)
     if not (look and bool(kept.all())):

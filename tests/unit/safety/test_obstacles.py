@@ -303,3 +303,30 @@ def test_soft_rate_limit_gives_way_to_a_wall_and_to_nothing_else():
 def test_rows_are_not_shared_beside_obstacles():
     with pytest.raises(ConfigurationError, match="a wall may keep a partner from taking its part"):
         runtime("p", obstacles=(WALL,), budget_split="proportional")
+
+
+@pytest.mark.parametrize(("contact_speed", "obstacles"), [(0.0, (WALL,)), (0.25, ())])
+def test_passive_robot_whose_actions_are_rounded_to_float32_rests_at_contacts(
+    contact_speed, obstacles
+):
+    guard = runtime("a", "b", obstacles=obstacles, guarantee="passive", contact_speed=contact_speed)
+    rng, fastest, touched = np.random.default_rng(4), 0.0, 0
+    for _ in range(30):
+        guard.begin_episode()
+        x, v, people = np.zeros(2), np.zeros(2), {}
+        for uid, turn in zip("ab", rng.uniform(0.0, 2.0 * math.pi, 2), strict=True):
+            way = np.array([math.cos(turn), math.sin(turn)])
+            people[uid] = [2.0 * way + [0.0, 0.1], -0.7 * way]  # past or through the start
+        for _ in range(70):
+            scene = {uid: agent(*motion) for uid, motion in people.items()}
+            nominal = 3.0 * (np.array([1.0, 0.3]) - v)
+            step = guard.step(nominal.clip(-C, C), {"ego": agent(x, v)} | scene)
+            assert not step.uncertified
+            u = np.float32(step.action)
+            x, v = x + v * DT + 0.5 * u * DT**2, v + u * DT
+            for motion in people.values():
+                motion[0] = motion[0] + motion[1] * DT
+                if np.linalg.norm(x - motion[0]) < 2.0 * RADIUS:
+                    touched, fastest = touched + 1, max(fastest, float(np.linalg.norm(v)))
+    assert touched > 0
+    assert fastest <= contact_speed + 1e-6

@@ -40,7 +40,7 @@ from cadenza.safety.backup.base import (
     nearest,
 )
 from cadenza.safety.backup.statics import TOLERANCE_M, Piece, StaticScene
-from cadenza.safety.passive import PassiveScene, is_clear
+from cadenza.safety.passive import MEASURED_REST, PassiveScene, is_clear
 from cadenza.safety.solvers import ROUNDING, DaqpSolver, QPSolver
 
 #: Parts of the projection that are blended with braking.
@@ -177,9 +177,11 @@ class AccelerationBase(Base):
 
     def _passive(self, action: Vector, reached: PassiveScene) -> bool:
         """Return whether the robot is slow enough, or clear of its partners' reach until it is."""
-        allowed = reached.contact_speed + _REST
-        after = moved(self._v, action, self._dt)
-        if math.hypot(*self._v) <= allowed and math.hypot(*after) <= allowed:
+        allowed, after = reached.contact_speed, moved(self._v, action, self._dt)
+        if (
+            math.hypot(*self._v) <= allowed + MEASURED_REST
+            and math.hypot(*after) <= allowed + _REST
+        ):
             return True
         braking = action is self._brake
         if not braking:

@@ -522,7 +522,9 @@ class VectorEngine:
         infeasible = outcome.status.numpy() >= INFEASIBLE
         braked = np.zeros(len(action), dtype=np.bool_)
         reasons: dict[int, tuple[str, ...]] = {}
-        unproved = (infeasible & outcome.uncertified.numpy()).tolist()  # a proved action stands
+        stops = self._filter.options.passive and outcome.margin.shape[1] > 1  # as in `_brake`
+        # A proved action stands.
+        unproved = (infeasible & outcome.uncertified.numpy() & (not stops)).tolist()
         for row, layer in enumerate(self._brakes):
             if not unproved[row]:
                 if layer.pairs:

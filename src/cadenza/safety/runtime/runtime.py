@@ -549,7 +549,7 @@ class SafetyRuntime:
             }
         lambda_ = dict(adaptation.state.lambda_)
         projected, narrow = action, self._within_rate(constants)
-        action, dangers, problem = self._brake(action, info, scene)
+        action, dangers, problem = self._brake(action, info, scene, rows.passive is not None)
         if self._obstacle_guard is not None and scene.obstacles is not None:
             action = self._beside_obstacles(self._obstacle_guard, action, info, scene, rows, narrow)
         if narrow is not None and action is not projected:
@@ -572,12 +572,16 @@ class SafetyRuntime:
             return action, info
 
     def _brake(
-        self, action: FloatArray, info: FilterInfo, scene: Scene
+        self, action: FloatArray, info: FilterInfo, scene: Scene, stops: bool
     ) -> tuple[FloatArray, dict[Pair, PairDanger], str | None]:
-        """Return the action, braking where that is called for, why, and what went wrong with it."""
+        """Return the action, braking where that is called for, why, and what went wrong with it.
+
+        What stops to be passive is not pushed away from anybody: it would be touched while moving.
+        """
         memory = self._memory
         brakes = memory.brakes
         unsafe = info["uncertified"] and is_infeasible(info)  # a proved action stands
+        unsafe = unsafe and not stops
         if not (unsafe or scene.forces):
             if brakes.pairs or brakes.problem is not None:
                 brakes.forget()
