@@ -88,6 +88,15 @@ _WRAPPERS: Final[dict[tuple[bool, bool], tuple[type[Any], type[Any]]]] = {
 }
 #: The keyword of each kind of environment that the other one does not have.
 _SOURCES: Final = {False: "snapshots", True: "agents"}
+#: Keywords of robots that take velocities, and the fields of `SafetyOptions` that mean the same.
+_FIELDS: Final = {
+    "guarantee": "guarantee",
+    "contact_speed": "contact_speed",
+    "margin_m": "margin_m",
+    "position_error_m": "position_error",
+    "velocity_error": "velocity_error",
+    "obstacles": "obstacles",
+}
 
 
 @overload
@@ -139,9 +148,9 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
             "guard: expected an environment without a filter, got one that is guarded already."
         )
     batch = isinstance(made, VectorEnv)
-    velocities = "robot" in task or takes_velocities(
-        cast("object", made), batch_hook if batch else optional_hook
-    )
+    find = batch_hook if batch else optional_hook
+    there = cast("object", made)
+    velocities = "robot" in task or takes_velocities(there, find)
     kind, keywords = _WRAPPERS[velocities, batch]
     if velocities and _SOURCES[not batch] in task:
         what = "a vector environment" if batch else "one environment"
@@ -151,14 +160,49 @@ def guard(env: str | gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], **task:
         )
     known = keywords.__annotations__
     for name in sorted(task.keys() - known.keys()):
-        if name in _WRAPPERS[True, batch][1].__annotations__:
-            raise ConfigurationError(
-                f"guard: {name}: expected a robot that takes velocities for this option, got none; "
+        if velocities and name == "options":
+            problem = _as_keywords(task[name])
+        elif name not in _WRAPPERS[True, batch][1].__annotations__:
+            problem = f"unknown option{did_you_mean(name, known)}"
+        elif "control_models" in task or find(there, "build_control_models") is not None:
+            problem = _as_options(name, task)
+        else:
+            problem = (
+                "expected a robot that takes velocities for this option, got none; "
                 "pass robot=VelocityModel(...) or robot=UnicycleModel(...), or an environment "
-                f"with {MODELS_HOOK}()."
+                f"with {MODELS_HOOK}()"
             )
-        raise ConfigurationError(f"guard: {name}: unknown option{did_you_mean(name, known)}.")
+        raise ConfigurationError(f"guard: {name}: {problem}.")
     return kind(made, **task)
+
+
+def _as_options(name: str, task: Mapping[str, Any]) -> str:
+    """Return where a robot that takes accelerations has what a keyword of the others says."""
+    if name == "partner":
+        remedy = "pass control_models= with a model of the partner, too"
+    elif task[name] == "escape":
+        remedy = "leave guarantee= out, which means the same beside a lone partner"
+    else:
+        passive = 'guarantee="passive"'
+        field = f"{_FIELDS[name]}={shown(task[name])}"
+        if name == "guarantee":
+            field = passive
+        elif name == "contact_speed":
+            field = f"{passive}, {field}"
+        remedy = f"pass options=SafetyOptions({field})"
+    return f"this robot's action is an acceleration (control_models); {remedy}"
+
+
+def _as_keywords(options: object) -> str:
+    """Return where a robot that takes velocities has what `SafetyOptions` say."""
+    default = SafetyOptions()
+    said = [
+        key
+        for key, field in _FIELDS.items()
+        if getattr(options, field, None) != getattr(default, field)
+    ]
+    names = ", ".join(f"{key}=" for key in said or _FIELDS)
+    return f"this robot takes velocities, and each of its options is a keyword; pass {names}"
 
 
 def _is_guarded(env: Any) -> bool:

@@ -1,5 +1,7 @@
 """`cadenza.guard(env, robot=...)` around a wheeled base, a scan, and where it does not fit."""
 
+import re
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import cadenza
 from cadenza.core.errors import ConfigurationError, InputError
-from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel, VelocityModel
+from cadenza.safety import AgentSnapshot, PartnerBound, SafetyOptions, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import HalfSpace, Points
 from cadenza.safety.verifier.robots import UnicyclePlant
 
@@ -85,6 +87,47 @@ def test_option_of_a_robot_that_takes_velocities_asks_for_its_model(env, given):
     )
     with pytest.raises(ConfigurationError, match=f"guard: {next(iter(given))}: .* {told}"):
         cadenza.guard(env(), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"guarantee": "passive"},
+            'guarantee: .*; pass options=SafetyOptions(guarantee="passive")',
+        ),
+        (
+            {"contact_speed": 0.1, "guarantee": "passive"},
+            'contact_speed: .*; pass options=SafetyOptions(guarantee="passive", contact_speed=0.1)',
+        ),
+        (
+            {"position_error_m": 0.1},
+            "position_error_m: .*; pass options=SafetyOptions(position_error=0.1)",
+        ),
+        ({"guarantee": "escape"}, "guarantee: .*; leave guarantee= out"),
+        ({"partner": PartnerBound("dog", 0.3)}, "partner: .*; pass control_models="),
+    ],
+)
+@pytest.mark.parametrize("make", [gym.make, lambda name: SyncVectorEnv([lambda: gym.make(name)])])
+def test_option_for_accelerations_names_the_field_that_says_it(make, given, told):
+    env = make("cadenza/Crossing-v1")
+    told = re.escape(told).replace(
+        r"\.\*", r"this robot's action is an acceleration \(control_models\)"
+    )
+    with pytest.raises(ConfigurationError, match=f"^guard: {told}"):
+        cadenza.guard(env, **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (SafetyOptions(margin_m=0.1, position_error=0.1), "margin_m=, position_error_m=."),
+        (SafetyOptions(), "guarantee=, contact_speed=, margin_m=, .*obstacles="),
+    ],
+)
+def test_options_of_accelerations_name_the_keywords_for_velocities(options, told):
+    with pytest.raises(ConfigurationError, match=f"^guard: options: .*a keyword; pass {told}"):
+        cadenza.guard(HookedCartEnv(), options=options)
 
 
 def test_snapshots_of_others_are_refused_with_both_lists_of_ids():
