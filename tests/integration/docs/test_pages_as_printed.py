@@ -105,7 +105,7 @@ def test_page_on_robots_guards_each_of_them_and_prints_what_it_says(tmp_path, ca
     Path("room.yaml").write_text(blocks(ROBOTS, "yaml")[0], encoding="utf-8")
     execute(ROBOTS, *[program for program in blocks(ROBOTS) if "arm" not in program])
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 4
+    assert len(printed) == 6
     for line in printed:
         assert f"prints `{line}`" in " ".join(text(ROBOTS).split())
         assert " 0 of 100 steps uncertified" in line
@@ -123,7 +123,7 @@ def test_guards_on_the_page_on_robots_have_ten_lines_at_most():
         program for program in blocks(ROBOTS) if re.search(r"cadenza\.guard|OSCBF\(", program)
     ]
     lines = [len([line for line in guard.splitlines() if line.strip()]) for guard in guards]
-    assert len(lines) == 5
+    assert len(lines) == 7
     assert max(lines) <= 10
 
 

@@ -81,6 +81,9 @@ _OPTIONAL: Final[dict[str, type]] = {
 class SafetyOptions(RowOptions):
     """How the runtime guards the ego: the rows, their adaptation, and braking.
 
+    ``guarantee``, ``contact_speed``, ``position_error`` and the other options of the rows are
+    described at `cadenza.safety.filter_options.RowOptions`.
+
     Attributes:
         saturation_threshold: Share of the Cartesian capacity at which |lambda| counts as
             saturated, in (0, 1].
