@@ -181,6 +181,16 @@ def test_picture_shows_the_whole_map_and_gaps_that_are_zero_at_a_contact(map_cal
     assert np.diff(around.get_xlim())[0] < np.diff(whole.get_xlim())[0]
 
 
+def test_map_in_space_is_refused_for_a_robot_of_the_plane(tmp_path):
+    path = tmp_path / "hall.yaml"
+    floor = {"half_space": {"normal": [0, 0, 1], "offset": 0.0}}
+    path.write_text(json.dumps({"obstacles": [floor]}), encoding="utf-8")
+    ended = command("--robot", "unicycle", "--map", str(path), "--out", str(tmp_path / "out"))
+    assert ended.exit_code == 2
+    assert "expected 2-D shapes for a unicycle robot" in ended.stderr
+    assert "got 3-D ones" in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

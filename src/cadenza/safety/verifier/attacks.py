@@ -97,7 +97,7 @@ def attack(
         ConfigurationError: The map cannot be read, or leaves no room.
     """
     names = config.schemes or tuple(SCHEMES[config.robot])
-    here = None if config.map is None else mapped(config.map)
+    here = None if config.map is None else mapped(config.map, config.robot)
     batches = {name: _batches(config, name, here) for name in names}
     episodes = sum(len(batch) for of_scheme in batches.values() for batch in of_scheme)
     in_all = episodes * config.episode_steps

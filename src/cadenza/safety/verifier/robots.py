@@ -35,7 +35,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
-from cadenza.core.errors import ConfigurationError
+from cadenza.core.errors import ConfigurationError, refuse
 from cadenza.core.shipped_configs import find_config
 from cadenza.safety.backup import BackupFilter, BackupStep
 from cadenza.safety.contracts import Bounds
@@ -616,14 +616,17 @@ def _furniture(kind: str, size: FloatArray, rng: np.random.Generator) -> list[Sh
     return inside
 
 
-def mapped(path: str) -> World:
+def mapped(path: str, robot: str) -> World:
     """Return the world of a map, a file or a shipped one, in which robots start in the open.
 
     Raises:
-        ConfigurationError: The file cannot be read, or is no map.
+        ConfigurationError: The file cannot be read, is no map, or not one that the robot moves in.
     """
     found = find_config(Path(path), "maps")
     obstacles = load_map(found)
+    if obstacles.dim not in (None, *DIMS[robot]):
+        expected = f"2-D shapes for a {robot} robot, which moves in the plane"
+        refuse(ConfigurationError, f"{found}", expected=expected, got=f"{obstacles.dim}-D ones")
     low, high = map_extent(obstacles)
     return World(f"map {found.name}", obstacles, low, high)
 
