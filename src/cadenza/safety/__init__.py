@@ -3,7 +3,7 @@
 Start at:    `SafetyDriver` (one call per control step of an env), `SafetyRuntime` (the same without
              an env) and `docs/safety.md` (what it guarantees).
 Promise:     the action stays in its box; it is unchanged, bit for bit, while no row is active; and
-             after a failed solve it is the least unsafe action, never the unfiltered one.
+             after a failed solve it is the least unsafe action, never one that was not checked.
 May import:  `core`.  Must not import: any other folder of the package.
 Layout:      `contracts` (`api` gathers them), `cbf` (every formula of one pair), `authority`,
              `passive`, `solvers`, `filters`, `conformal`, braking and emergency controllers,
