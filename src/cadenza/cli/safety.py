@@ -57,16 +57,15 @@ _ATTACK_COLUMNS: Final = (
     "episodes",
     "steps",
     "wall",
-    "certified",
+    "touched in certified steps",
     "own speed",
     "uncertified",
     "touched",
     "goals",
 )
 _ATTACK_NOTE: Final = (
-    "wall: steps in which an obstacle was touched; certified: certified steps in which the\n"
-    "partner touched the robot; own speed: the robot's largest speed while it was touched, m/s;\n"
-    "touched: episodes with a contact, which nobody can avoid beside walls"
+    "wall: steps in which an obstacle was touched; own speed: the robot's largest speed while it\n"
+    "was touched, m/s; touched: episodes with a contact, which nobody can avoid beside walls"
 )
 #: What to do after a stop.
 _START_OVER: Final = "nothing is kept, run the same command again"

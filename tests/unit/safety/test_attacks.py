@@ -96,7 +96,7 @@ def test_picture_of_the_worst_episode_is_drawn():
     ("changes", "message"),
     [
         ({"robot": "boat"}, "robot: expected one of velocity"),
-        ({"schemes": ("norm-fly",)}, "schemes: expected one of"),
+        ({"schemes": ("norm-fly",)}, "schemes: expected one of norm-walls"),
         ({"worlds": ("moon",)}, "worlds: expected one of free, corridor"),
         ({"dims": (4,)}, "dims: expected one of 2, 3, got 4"),
         ({"steps": 0}, r"steps: expected a number in \[1"),
@@ -197,6 +197,7 @@ def test_map_in_space_is_refused_for_a_robot_of_the_plane(tmp_path):
         (("--map", "room.yaml"), "expected --robot with --map"),
         (("--robot", "velocity", "--partners", "2"), "expected none of --partners"),
         (("--robot", "velocity", "dtss=[0.1]"), "unknown key dtss (did you mean 'dts'?)"),
+        (("--robot", "velocity", "accel=1.5"), "limits of robots and partners are drawn anew"),
     ],
 )
 def test_command_refuses_what_does_not_fit(words, told):

@@ -244,7 +244,8 @@ class AttackConfig(Configuration):
 
     def __post_init__(self) -> None:
         _check(self)
-        require_choices("schemes", self.schemes or ("",), ("", *SCHEMES[self.robot]))
+        if self.schemes:
+            require_choices("schemes", self.schemes, tuple(SCHEMES[self.robot]))
         require_choices("dims", self.dims or (2,), DIMS[self.robot])
         doubts = ("position_error", "velocity_error", "max_age_steps", "delay_steps")
         allowed = {"velocity": doubts, "unicycle": doubts[:3], "acceleration": ()}[self.robot]
@@ -400,9 +401,10 @@ def configured(kind: type[Config], values: Mapping[str, Any]) -> Config:
     known = [each.name for each in fields(cast("Any", kind))]
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
+        drawn = "; limits of robots and partners are drawn anew in every episode"
         raise ConfigurationError(
             f"verifier: unknown key {unknown[0]}{did_you_mean(unknown[0], known)}; expected "
-            f"some of {', '.join(known)}."
+            f"some of {', '.join(known)}{drawn if kind is AttackConfig else ''}."
         )
     return kind(**values)
 
