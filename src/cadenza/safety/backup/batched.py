@@ -32,6 +32,7 @@ from cadenza.safety.backup.batched_reach import (
 )
 from cadenza.safety.backup.batched_velocity import BatchedVelocityBase
 from cadenza.safety.backup.filter import EQUAL, BackupFilter, choose, plan_to_json
+from cadenza.safety.backup.watch import MotionCheck
 from cadenza.safety.control_models import UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentBatch, WheeledBatch
@@ -114,6 +115,7 @@ class BatchedBackupFilter:
         self._base = single.new_base()
         self._states = [self._base.state_dict() for _ in range(num_envs)]
         self._batch = _batch_of(single) if together else None
+        self._watch = MotionCheck(single.robot, single.settings)
         self._shape = num_envs, self._robot.action_dim
         self._plans = self._no_plans()
 
@@ -138,6 +140,7 @@ class BatchedBackupFilter:
         self._plans.exists[begun] = False
         for row in begun:
             self._states[row] = self._single.new_base().state_dict()
+        self._watch.forget(begun)
 
     def filter(
         self,
@@ -161,11 +164,15 @@ class BatchedBackupFilter:
         actions = self._checked_actions(nominal)
         groups = self._groups(obstacles)
         scene, contacts = self._scene(agents)
+        own = scene.positions.T, scene.velocities.T, scene.headings, scene.yaw_rates
+        self._watch.look(np.vstack(own))
         remembers = self._single.remembers
         step = _Decision(self._base, self._batch, remembers, self._states, scene, groups, actions)
         step.decide(self._plans)
         offset = scene.positions[:, None] - scene.partner_positions
         broken = self._bounds_broken(scene)
+        if broken.any():
+            self._watch.tell_faster(self._partners, scene.partner_velocities)
         # A plan rests on the bounds: the next one is looked for as at the start.
         self._plans = step.plans._replace(exists=step.plans.exists & ~broken)
         return BatchedBackupStep(
@@ -268,6 +275,7 @@ class BatchedBackupFilter:
                 f"{self.num_envs} environments, got {shown(state)}."
             ) from error
         self._plans, self._states = plans, [record["base"] for record in records]
+        self._watch.forget()
 
     def plan(self, row: int) -> Plan | None:
         """Return the remembered plan of an environment."""

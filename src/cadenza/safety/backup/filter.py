@@ -32,6 +32,7 @@ from cadenza.safety.backup.base import (
 )
 from cadenza.safety.backup.unicycle import UnicycleBase
 from cadenza.safety.backup.velocity import VelocityBase
+from cadenza.safety.backup.watch import MotionCheck
 from cadenza.safety.control_models import PartnerBound, UnicycleModel, VelocityModel
 from cadenza.safety.geometry import Obstacles, Shape
 from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentSnapshot, WheeledSnapshot
@@ -165,6 +166,7 @@ class BackupFilter:
             contact_speed=contact_speed,
         )
         self._base = self.new_base()
+        self._watch = MotionCheck(robot, self.settings)
         self._obstacles = Obstacles(())
         self._obstacles = self.around(obstacles)
         self._plan: Plan | None = None
@@ -182,6 +184,7 @@ class BackupFilter:
         """Forget the plan, and commands that have not acted yet, as for a new episode."""
         self._plan = None
         self._base = self.new_base()
+        self._watch.forget()
 
     def filter(
         self,
@@ -204,11 +207,14 @@ class BackupFilter:
         action = self._checked_action(nominal)
         shapes = self.around(obstacles)
         scene, margin = self._scene(agents, shapes if len(shapes) else None)
+        self._watch.look((*scene.position, *scene.velocity, scene.heading, scene.yaw_rate))
         base = self._base
         base.look(scene)
         held = self._plan if self._plan and base.still_holds(self._plan) else None
         chosen, source, plan, static_uncertified = choose(base, action, held)
         broken = base.bounds_broken()
+        if broken:
+            self._watch.tell_faster(self.bounds, [one.velocity for one in scene.partners])
         # A plan rests on the bounds: the next one is looked for as at the start.
         self._plan = None if broken else plan
         base.executed(chosen)
@@ -393,6 +399,7 @@ class BackupFilter:
                 f"BackupFilter.load_state_dict: expected what state_dict returned, got {got}."
             ) from error
         self._plan = held
+        self._watch.forget()
 
 
 def _vectors(values: Any, count: int) -> tuple[Vector, ...]:

@@ -61,18 +61,17 @@ class WheeledRoom(Room):
         self.action_space = gym.spaces.Box(-4.0, 4.0, (2,), np.float64)
 
     def reset(self, *, seed=None, options=None):
-        self.heading = 0.3
+        self.heading, self.motion = 0.3, (0.0, 0.0)
         return super().reset(seed=seed, options=options)
 
     def step(self, action):
+        self.motion = action
         self.heading += DT * action[1]
         forward = np.array([np.cos(self.heading), np.sin(self.heading)])
         return super().step(action[0] * forward)
 
     def build_agent_snapshots(self):
-        robot = self.model.snapshot(
-            *self.robot, self.heading, float(np.linalg.norm(self.velocity)), 0
-        )
+        robot = self.model.snapshot(*self.robot, self.heading, *self.motion)
         return super().build_agent_snapshots() | {"robot": robot}
 
 
