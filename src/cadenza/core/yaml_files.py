@@ -127,10 +127,11 @@ def read_yaml_document(path: Path) -> YamlDocument:
     if path.is_dir():
         raise ConfigurationError(f"{path}: expected a YAML file, got a folder; name a file in it.")
     if not path.is_file():
+        where = "" if path.is_absolute() else f"looked for it in {path.parent.absolute()}; "
         raise ConfigurationError(
             f"{path}: expected a YAML file, got none"
             f"{did_you_mean(path.stem, (name.rpartition('/')[2] for name in shipped_configs()))}; "
-            "`cadenza configs list` names shipped ones."
+            f"{where}`cadenza configs list` names shipped ones."
         )
     try:
         data = path.read_bytes()

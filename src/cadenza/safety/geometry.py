@@ -811,7 +811,9 @@ def _length(name: str, value: float) -> float:
 
 
 def _told(value: object) -> object:
-    """Return a number as it is, and of anything else what it is."""
+    """Return a number as it is, a text as it was written, and of anything else what it is."""
+    if isinstance(value, str):
+        return shown(value)
     return value if is_real(value) else type(value).__name__
 
 
@@ -825,6 +827,6 @@ def _listed(shapes: object) -> tuple[Shape, ...]:
         got, do = repr(str(cast("object", shapes))), "use cadenza.safety.maps.load_map(path)"
         refuse(InputError, "obstacles", expected="a sequence of shapes", got=got, do=do)
     if not isinstance(shapes, Iterable):
-        got = type(shapes).__name__
-        refuse(InputError, "obstacles", expected="a sequence of shapes", got=got)
+        got, do = type(shapes).__name__, "put it in a list" if isinstance(shapes, _SHAPES) else ""
+        refuse(InputError, "obstacles", expected="a sequence of shapes", got=got, do=do)
     return tuple(cast("Iterable[Shape]", shapes))

@@ -181,7 +181,7 @@ def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
         (lambda: covering_radius(1.0, 0.0, 2), "radius: expected a finite length > 0"),
         (lambda: transform_cloud(ONE, 2.0 * np.eye(3), np.zeros(3)), "expected an orthonormal mat"),
         (lambda: Capsule((0, 0), (1, 1, 1), 0.1), r"Capsule.end: expected shape \(2,\)"),
-        (lambda: HalfSpace((1, 0), "1"), "HalfSpace.offset: expected a finite length, got str"),
+        (lambda: HalfSpace((1, 0), "1"), "HalfSpace.offset: expected a finite length, got '1'"),
         (lambda: Box((0, 0), (1, 0)), r"Box.half_sizes: expected > 0 m, got \[1.0, 0.0\]"),
         (lambda: Box((0, 0), (1, 1), angle=math.nan), "Box.angle: expected a finite angle in rad"),
         (lambda: Box((0, 0, 0), (1, 1, 1), angle=0.3), "Box.angle: expected 0 in 3-D"),
@@ -197,7 +197,7 @@ def rod(start=(0, 0, 0), end=(1, 1, 1), radius=0.1, n_spheres=2):
         (lambda: Obstacles([sphere([0, 0]), sphere([0, 0, 0])]), r"shapes\[1\]: expected 2-D as"),
         (
             lambda: Obstacles(Ball((0, 0), 1.0)),
-            "expected a sequence of shapes, got Ball",
+            "expected a sequence of shapes, got Ball; put it in a list",
         ),
         (
             lambda: Obstacles("flat.yaml"),

@@ -1,6 +1,7 @@
 """Maps as files: what is read, what is refused, what is drawn."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -58,6 +59,7 @@ MISTAKES = """obstacles:
   - polygon: {vertices: [[0, 0], [2, 0], [1, 0.2], [1, 2]]}
   - ball: {center: [1, 0, 0], radius: 1}
   - ball: {center: [1, 0], radius: 1}
+  - ball: {center: [1, 0], radius: 0.3m}
 """
 
 
@@ -74,9 +76,18 @@ def test_every_mistake_of_a_map_has_a_line_with_its_place(tmp_path):
         "line 5, column 5: obstacles[3]: expected one shape of half_space, ball, capsule, box, po",
         "line 6, column 5: obstacles[4]: points: expected its fields, got [1, 2]",
         "line 7, column 5: obstacles[5]: Polygon.vertices: expected the corners of a convex polyg",
+        "line 10, column 5: obstacles[8]: Ball.radius: expected a finite length > 0 m, got '0.3m'",
         "obstacles: expected shapes of one dimension, got 2-D and 3-D ones",
     ]
-    assert [line.strip()[:65] for line in lines] == [line[:65] for line in told]
+    assert [x.strip()[: len(one)] for x, one in zip(lines, told, strict=True)] == told
+
+
+def test_map_that_is_missing_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, folder in (("yard.yaml", tmp_path), ("maps/yard.yaml", tmp_path / "maps")):
+        told = re.escape(f"{name}: expected a YAML file, got none; looked for it in {folder}; ")
+        with pytest.raises(ConfigurationError, match=told):
+            load_map(name)
 
 
 @pytest.mark.parametrize(

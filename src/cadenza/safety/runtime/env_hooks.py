@@ -235,7 +235,8 @@ class Room:
             return None
         shapes = self.scan(*sources)
         if shapes is None:
-            refuse(InputError, "obstacles", expected="a sequence of shapes", got=None)
+            do = "the function obstacles= has to return a list, [] where the scan hit nothing"
+            refuse(InputError, "obstacles", expected="a sequence of shapes", got=None, do=do)
         return shapes
 
     def beside(self, options: SafetyOptions) -> SafetyOptions:

@@ -118,8 +118,8 @@ class ActionPort:
         if bool(((values < self._box.low - room) | (values > self._box.high + room)).any()):
             raise ConfigurationError(
                 "SafetyFilterWrapper: expected an action space that holds the filter's whole "
-                f"box up to {_components(corner)}, got low {_extreme(self._box.low)} and high "
-                f"{_extreme(self._box.high)}: the environment would clip a filtered action; "
+                f"box up to {_components(corner)}, got low {_components(self._box.low)} and high "
+                f"{_components(self._box.high)}: the environment would clip a filtered action; "
                 "lower the box (Bounds.action_linf_component, or the speeds of the robot's model), "
                 "or pass action_to_control and action_from_control if the units differ."
             )
@@ -127,7 +127,7 @@ class ActionPort:
         if back.shape != self.shape or not np.allclose(back, corner, _ROUNDING, 1e-9):
             raise ConfigurationError(
                 "SafetyFilterWrapper: expected action_to_control to undo action_from_control, "
-                f"got {_extreme(back)} back from {_components(corner)}."
+                f"got {_components(back)} back from {_components(corner)}."
             )
 
 
@@ -158,14 +158,13 @@ def _unchanged(action: NDArray[Any]) -> NDArray[Any]:
     return action
 
 
-def _extreme(values: NDArray[Any]) -> str:
-    return f"{np.min(values):g} ... {np.max(values):g}"
-
-
 def _components(values: NDArray[Any]) -> str:
-    """Return one number where all are equal, else all of them."""
-    flat = values.ravel()
-    return f"{flat[0]:g}" if (flat == flat[0]).all() else str(values.tolist())
+    """Return one number where all are equal, one per component where all environments agree."""
+    rows = np.atleast_2d(values)
+    if (rows == rows[0, 0]).all():
+        return f"{rows[0, 0]:g}"
+    texts = [f"[{', '.join(f'{number:g}' for number in row)}]" for row in rows]
+    return texts[0] if len(set(texts)) == 1 else f"[{', '.join(texts)}]"
 
 
 #: Returns every agent's snapshot from environment, last observation and last info.

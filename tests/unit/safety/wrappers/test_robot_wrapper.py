@@ -1,5 +1,6 @@
 """`cadenza.guard(env, robot=...)` around a wheeled base, a scan, and where it does not fit."""
 
+import dataclasses
 import re
 
 import gymnasium as gym
@@ -77,6 +78,15 @@ def test_options_of_another_kind_and_missing_parts_are_refused():
         cadenza.guard(CartEnv(), **{**parts, "robot": drone}, obstacles=[HalfSpace((1, 0), -1)])
     with pytest.raises(ConfigurationError, match="it catches up"):
         cadenza.guard(CartEnv(), partner=PartnerBound("dog", 3.0), guarantee="escape", **parts)
+
+
+def test_action_space_that_is_too_small_is_told_component_by_component():
+    fast = dataclasses.replace(CART, max_speed=1.5)
+    told = r"up to \[1.5, 2\], got low \[-0.5, -2\] and high \[1, 2\]:"
+    for env in (CartEnv(), SyncVectorEnv([CartEnv] * 2)):
+        source = "agents" if isinstance(env, SyncVectorEnv) else "snapshots"
+        with pytest.raises(ConfigurationError, match=told):
+            cadenza.guard(env, robot=fast, control_timestep=DT, **{source: scene})
 
 
 @pytest.mark.parametrize("env", [CartEnv, lambda: SyncVectorEnv([CartEnv])])
