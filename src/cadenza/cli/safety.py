@@ -206,7 +206,7 @@ def show(
     with typed_exits(as_json=as_json):
         from cadenza.core.files import atomic_write_bytes
         from cadenza.core.shipped_configs import find_config
-        from cadenza.safety.maps import describe_map, draw_map, load_map
+        from cadenza.safety.maps import describe_map, draw_map, fits, load_map
 
         obstacles = load_map(find_config(file, "maps"))
         atomic_write_bytes(out, draw_map(obstacles, radius_m=radius, height_m=height))
@@ -219,7 +219,10 @@ def show(
             for index, shape in enumerate(shapes)
             for kind, values in shape.items()
         ]
-        print_table(f"{len(obstacles)} obstacles", ("", "shape", "m, rad"), rows)
+        title = f"{len(obstacles)} obstacle{'' if len(obstacles) == 1 else 's'}"
+        print_table(title, ("", "shape", "m, rad"), rows)
+        if radius is not None and not fits(obstacles, radius, height_m=height):
+            print_text(f"a robot of {radius:g} m radius fits nowhere in the picture")
         print_text(f"picture: {out}")
 
 

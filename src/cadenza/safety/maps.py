@@ -242,6 +242,18 @@ def draw_obstacles(
         Where along the first, shape (X,), and the second, (Y,), and the signed distance to the
         nearest obstacle, (Y, X), m.
     """
+    x, y, distance = _distances(obstacles, extent, at, sides)
+    if len(obstacles):
+        deepest = min(-1.0, float(distance.min()) - 1.0)
+        axes.contourf(x, y, distance, levels=[deepest, 0.0], colors=[_SOLID])
+        axes.contour(x, y, distance, levels=[0.0], colors=[_EDGE], linewidths=1.2)
+    return x, y, distance
+
+
+def _distances(
+    obstacles: Obstacles, extent: FloatArray, at: Sequence[float] | FloatArray, sides: Sequence[int]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what `draw_obstacles` returns."""
     cell = float((extent[1] - extent[0]).max()) / _GRID
     x, y = (np.arange(extent[0, k], extent[1, k] + cell, cell, dtype=np.float64) for k in (0, 1))
     distance: FloatArray = np.full((len(y), len(x)), np.inf)
@@ -250,11 +262,14 @@ def draw_obstacles(
         points[:, sides[0]], points[:, sides[1]] = x, y_row
         if len(obstacles):
             distance[row] = obstacles.gaps(points[:, : obstacles.dim])[0].min(axis=1)
-    if len(obstacles):
-        deepest = min(-1.0, float(distance.min()) - 1.0)
-        axes.contourf(x, y, distance, levels=[deepest, 0.0], colors=[_SOLID])
-        axes.contour(x, y, distance, levels=[0.0], colors=[_EDGE], linewidths=1.2)
     return x, y, distance
+
+
+def fits(obstacles: Obstacles, radius_m: float, *, height_m: float = 0.0) -> bool:
+    """Return whether a robot's center may be anywhere in the picture, to a cell of its grid."""
+    extent = map_extent(obstacles)[:, :2]
+    x, _, distance = _distances(obstacles, extent, (0.0, 0.0, height_m), (0, 1))
+    return bool(distance.max() + x[1] - x[0] >= radius_m)
 
 
 def draw_map(
@@ -275,7 +290,7 @@ def draw_map(
     axes: Any = figure.add_subplot()
     x, y, distance = draw_obstacles(axes, obstacles, extent, at=(0.0, 0.0, height_m))
     plane = f", z = {height_m:g} m" if obstacles.dim == 3 else ""
-    title = f"{len(obstacles)} obstacles{plane}"
+    title = f"{len(obstacles)} obstacle{'' if len(obstacles) == 1 else 's'}{plane}"
     if radius_m is not None:
         levels, style = [radius_m], {"colors": [_REACH], "linestyles": "dashed"}
         if distance.min() < radius_m < distance.max():

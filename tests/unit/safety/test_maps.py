@@ -8,7 +8,9 @@ import pytest
 import yaml
 from matplotlib.path import Path
 from PIL import Image
+from typer.testing import CliRunner
 
+from cadenza.cli.main import app
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.core.shipped_configs import shipped_config
 from cadenza.safety.geometry import Ball, Box, HalfSpace, Obstacles
@@ -108,6 +110,18 @@ def test_extent_holds_bounded_shapes_and_the_nearest_part_of_walls():
     shapes = [Box((0, 0), (2, 1), angle=np.pi / 2), HalfSpace((1, 0), -5.0)]
     assert map_extent(Obstacles(shapes)) == pytest.approx(np.array([[-6, -3], [2, 3]]))
     assert map_extent(Obstacles([])).tolist() == [[-1, -1], [1, 1]]
+
+
+def test_command_says_where_a_robot_fits_nowhere(tmp_path):
+    sides = [{"half_space": {"normal": n, "offset": -0.5}} for n in ([1, 0], [-1, 0])]
+    text = written(tmp_path, yaml.safe_dump({"obstacles": sides}))
+    words = ["safety", "show", str(text), "--out", str(tmp_path / "map.png"), "--radius"]
+    shown = {x: CliRunner().invoke(app, [*words, x]).output for x in ("0.4", "0.5", "0.6")}
+    assert "a robot of 0.6 m radius fits nowhere in the picture" in shown["0.6"]
+    assert "nowhere" not in shown["0.4"] + shown["0.5"]
+    assert shown["0.4"].split("\n")[0].strip() == "2 obstacles"
+    written(tmp_path, yaml.safe_dump({"obstacles": sides[:1]}))
+    assert CliRunner().invoke(app, words[:-1]).output.split("\n")[0].strip() == "1 obstacle"
 
 
 def colors(picture):
