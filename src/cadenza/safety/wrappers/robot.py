@@ -70,7 +70,8 @@ class RobotFilterWrapper(GuardedEnv):
     ``applied_action`` (in the environment's unit), ``intervention`` (their distance in the model's
     unit), ``backup`` (where the action came from), ``uncertified`` and ``static_uncertified``
     (partners, or obstacles, that the promise does not cover in this step), ``bounds_broken`` (a
-    partner was measured to be faster than declared), ``margin`` (free distance by partner, m),
+    partner was measured to be faster than declared), ``reason`` (the same as a text, empty if
+    none was), ``margin`` (free distance by partner, m),
     ``static_margin`` (the same to every obstacle, less the margin, m).
 
     What is not given is looked up in the environment: ``build_robot_models()`` and ``ego_uid``,
@@ -250,9 +251,11 @@ def _record(
         *("backup", "uncertified", "bounds_broken"),
         *("static_uncertified", "margin", "static_margin"),
     )
+    reason = np.where(step.bounds_broken, "a partner was measured faster than declared", "")
     return {
         "nominal_action": given,
         "applied_action": applied,
         "intervention": change,
+        "reason": reason if reason.ndim else str(reason),
         **{name: getattr(step, name) for name in names},
     }

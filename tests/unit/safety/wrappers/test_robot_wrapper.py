@@ -192,6 +192,24 @@ def test_what_is_given_stands_in_for_what_is_offered():
     assert env.unwrapped.cart.position[0] > 1.0
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_partner_that_is_faster_than_declared_is_the_reason(many):
+    def run(speed):
+        class Run(HookedCartEnv):
+            def build_agent_snapshots(self):
+                dog = AgentSnapshot((-2.0, 0.0), (speed, 0.0), RADIUS)
+                return super().build_agent_snapshots() | {"dog": dog}
+
+        env = cadenza.guard(SyncVectorEnv([Run] * 2) if many else Run())
+        env.reset(seed=0)
+        return env.step(np.zeros(env.action_space.shape))[-1]["safety"]
+
+    told = "a partner was measured faster than declared"
+    for speed, reason in ((0.0, ""), (1.0, told)):
+        found = run(speed)["reason"]
+        assert (found.tolist() if many else found) == ([reason] * 2 if many else reason)
+
+
 class Robotless(HookedCartEnv):
     def build_robot_models(self):
         return {"other": CART}
