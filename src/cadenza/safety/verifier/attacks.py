@@ -314,16 +314,19 @@ class _Batch:
             ConfigurationError: None is found for one of the episodes.
         """
         waiting = list(range(len(self._cells)))
+        first: list[FloatArray] = [np.empty(0)] * len(waiting)  # of the step that was certified
         for _ in range(_STARTS):
             starts = [lot.start for lot in self._lots]
             robots = self._scheme.robots(starts)
             partners = self._pursuers(rng)
             nominal = self._nominal(robots, partners, 0, rng)
             sight = self._look(nominal, robots, partners, [], 0, rng)
+            for k in waiting:
+                first[k] = nominal[k]
             decided = {k: self._ask(self._guard(k), k, robots, sight) for k in waiting}
             waiting = [k for k, d in decided.items() if d.uncertified or d.static_uncertified]
             if not waiting:
-                return robots, nominal
+                return robots, np.stack(first)
             for k in waiting:
                 self._counts[k].vain_starts += 1
                 self._lots[k] = self._lot(k, rng)
