@@ -132,6 +132,16 @@ def test_command_attacks_in_a_map_and_writes_report_and_picture(tmp_path):
     assert (tmp_path / "out" / "worst_episode.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_table_counts_contacts_in_certified_steps(tmp_path):
+    ended = command(
+        *("--robot", "velocity", "--steps", "120", "--out", str(tmp_path)),
+        *("schemes=[norm-walls,norm-escape]", "worlds=[free]"),
+    )
+    heading, _, walls, escape = ended.stdout.splitlines()[2:6]
+    column = heading.index("touched in certified steps")
+    assert [line[column] for line in (walls, escape)] == ["-", "0"]
+
+
 def test_picture_is_drawn_where_nothing_is_around():
     config = AttackConfig(worlds=("free",), schemes=("norm-walls",), steps=120)
     figure = episode_figure(attack(config).worst)
