@@ -120,7 +120,7 @@ class MotionCheck:
             if speed > limit and bound.uid not in self._told:
                 self._told.add(bound.uid)
                 _log.warning(
-                    "safety: %r moved at %.3g m/s, declared %.3g. Such steps are uncertified; "
+                    "safety: %r moved at %g m/s, declared %g. Such steps are uncertified; "
                     "declare what partners can really do.",
                     *(bound.uid, speed, bound.max_speed),
                 )

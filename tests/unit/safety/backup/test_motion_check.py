@@ -6,7 +6,7 @@ import math
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cadenza
 from cadenza.safety import AgentSnapshot, PartnerBound, UnicycleModel, VelocityModel
@@ -14,6 +14,7 @@ from cadenza.safety.geometry import HalfSpace, Sphere
 from cadenza.safety.verifier.robots import UnicyclePlant, VelocityPlant
 
 DT, RADIUS = 0.1, 0.2
+NEXT, SAME = AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP
 WALLS = [HalfSpace(n, -1.5) for n in ((1, 0), (-1, 0), (0, 1), (0, -1))] + [Sphere((0.6, 0.6), 0.2)]
 WHEELS = UnicycleModel("robot", 1.0, 0.5, 2.0, 2.0, 6.0, RADIUS)
 BASE = VelocityModel("robot", 2, 1.0, 2.0)
@@ -22,8 +23,8 @@ BASE = VelocityModel("robot", 2, 1.0, 2.0)
 class Room(gym.Env):
     """The robot among walls, and a person who walks in a circle; everything is told in float32."""
 
-    def __init__(self, model, *, degrees=(), noise=0.0):
-        self.model, self.degrees, self.noise = model, degrees, noise
+    def __init__(self, model, *, degrees=(), noise=0.0, length=40):
+        self.model, self.degrees, self.noise, self.length = model, degrees, noise, length
         low, high = model.action_box()
         self.action_space = gym.spaces.Box(np.array(low), np.array(high), dtype=np.float64)
         self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -42,7 +43,7 @@ class Room(gym.Env):
     def step(self, action):
         self.plant.step(action, DT)
         self.steps += 1
-        return np.float32(self.plant.position), 0.0, False, self.steps >= 40, {}
+        return np.float32(self.plant.position), 0.0, False, self.steps >= self.length, {}
 
     def told(self, name):
         value = getattr(self.plant, name)
@@ -65,14 +66,16 @@ class Room(gym.Env):
         return {"robot": robot, "person": person}
 
 
-def messages(caplog, model, *, envs=0, dt=DT, speed=0.6, steps=130, options=None, **room):
+def messages(
+    caplog, model, *, envs=0, dt=DT, speed=0.6, steps=130, options=None, mode=NEXT, **room
+):
     """Return what is logged while robots are driven at random for three episodes and more."""
 
     def make():
         return Room(model, **room)
 
     env = cadenza.guard(
-        SyncVectorEnv([make] * envs) if envs else make(),
+        SyncVectorEnv([make] * envs, autoreset_mode=mode) if envs else make(),
         robot=model,
         partner=PartnerBound("person", speed),
         obstacles=WALLS,
@@ -134,6 +137,11 @@ def test_nothing_is_told_of_a_robot_that_is_right(caplog, model, noise, envs):
 def test_faster_partner_is_told_with_measured_and_declared_speed(caplog, envs):
     (told,) = messages(caplog, BASE, envs=envs, speed=0.5)
     assert "'person' moved at 0.6 m/s, declared 0.5" in told
+
+
+@pytest.mark.parametrize("envs", [0, 3])
+def test_jumps_from_episode_to_episode_are_no_motion(caplog, envs):
+    assert messages(caplog, BASE, envs=envs, steps=30, mode=SAME, length=1) == []
 
 
 def test_ideal_base_may_leave_its_velocity_out(caplog):
