@@ -305,7 +305,9 @@ class BackupFilter:
             heading, yaw_rate = ego.heading, ego.yaw_rate
         elif isinstance(self.robot, UnicycleModel):
             name = f"filter: agents[{self.robot.uid!r}]"
-            refuse(InputError, name, expected="a WheeledSnapshot, which has a heading", got=ego)
+            expected = "a WheeledSnapshot, which has a heading"
+            do = "make it with robot.snapshot(x, y, heading, speed, yaw_rate)"
+            refuse(InputError, name, expected=expected, got=type(ego).__name__, do=do)
         if ego.age_s > 0.0:
             name = f"filter: agents[{self.robot.uid!r}].age_s"
             refuse(InputError, name, expected="0: the robot's own state is current", got=ego.age_s)
