@@ -68,6 +68,21 @@ def test_funnel_closes_to_a_point_and_a_corridor_does_not():
     assert first @ second == pytest.approx(-1.0)
 
 
+def test_errors_may_take_certificates_of_wheels_that_remember_nothing():
+    config = AttackConfig(
+        robot="unicycle",
+        schemes=("ideal-escape",),
+        steps=480,
+        worlds=("free",),
+        position_error=0.01,
+        velocity_error=0.05,
+    )
+    report = attack(config)
+    assert report.failures == []
+    assert report.everything().uncertified > 0
+    assert report.everything().touched_episodes == 0
+
+
 def test_robot_without_a_filter_is_found_out():
     config = dataclasses.replace(
         SMALL, schemes=("norm-walls", "norm-escape", "norm-passive"), steps=1500

@@ -122,6 +122,8 @@ def attack(
                     world=world,
                     counts=AttackCounts(),
                     errors=config.position_error > 0.0,
+                    wavers=(config.robot, scheme.response) == ("unicycle", "ideal")
+                    and max(config.position_error, config.velocity_error) > 0.0,
                     free=len(episode.obstacles) == 0,
                 )
                 results.setdefault((name, world), blank).counts.add(counts)

@@ -237,6 +237,9 @@ class AttackResult:
     counts: AttackCounts
     free: bool  # Whether there are no obstacles
     errors: bool = False  # Whether obstacles are measured wrongly
+    #: Whether partners are measured wrongly by a robot that remembers no escape, so that a packet
+    #: may take a certificate away which the next one gives back
+    wavers: bool = False
 
     def failures(self) -> list[str]:
         """Return what contradicts the claim, one sentence each."""
@@ -269,7 +272,7 @@ class AttackResult:
                 "set",
             ),
             (
-                (escapes and self.free) * counts.uncertified,
+                (escapes and self.free and not self.wavers) * counts.uncertified,
                 f"{where}: {counts.uncertified} of {counts.steps} steps were uncertified, although "
                 "the first one was certified and nothing stood in the way",
             ),
