@@ -260,6 +260,7 @@ def backup_row(count: int) -> Row:
 
     places = rng.uniform(-2.5, 2.5, (count, 2, 2))
     speeds = rng.normal(size=(count, 2, 2)) * 0.4
+    speeds *= np.minimum(1.0, 0.8 / np.linalg.norm(speeds, axis=2, keepdims=True))  # as declared
     nominal = rng.uniform(-1.0, 1.0, (count, 2))
     radii = np.full(2, 0.2)
     agents = AgentBatch(uids=("ego", "p0"), positions=places, velocities=speeds, radii=radii)

@@ -39,6 +39,9 @@ from cadenza.safety.snapshot import MAX_MAGNITUDE, AgentBatch, WheeledBatch
 
 #: Robots below which the scalar base is faster: one pass over arrays costs as much as these.
 FEW = 32
+#: Steps that are watched for wrong units and control steps: in simulations they are wrong from the
+#: first step on, and few environments decide in the time that looking takes.
+WATCHED_STEPS = 1_000
 #: Obstacles of all environments, or of each.
 BatchedObstacles: TypeAlias = Sequence[Shape] | Obstacles | Sequence[Obstacles]
 
@@ -115,7 +118,7 @@ class BatchedBackupFilter:
         self._base = single.new_base()
         self._states = [self._base.state_dict() for _ in range(num_envs)]
         self._batch = _batch_of(single) if together else None
-        self._watch = MotionCheck(single.robot, single.settings)
+        self._watch, self._watched = MotionCheck(single.robot, single.settings), 0
         self._shape = num_envs, self._robot.action_dim
         self._plans = self._no_plans()
 
@@ -164,8 +167,10 @@ class BatchedBackupFilter:
         actions = self._checked_actions(nominal)
         groups = self._groups(obstacles)
         scene, contacts = self._scene(agents)
-        own = scene.positions.T, scene.velocities.T, scene.headings, scene.yaw_rates
-        self._watch.look(np.vstack(own))
+        if self._watched < WATCHED_STEPS:
+            self._watched += 1
+            own = scene.positions.T, scene.velocities.T, scene.headings, scene.yaw_rates
+            self._watch.look(np.vstack(own))
         remembers = self._single.remembers
         step = _Decision(self._base, self._batch, remembers, self._states, scene, groups, actions)
         step.decide(self._plans)
