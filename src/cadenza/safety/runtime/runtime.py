@@ -32,6 +32,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from cadenza.core.arrays import FloatArray
+from cadenza.core.checks import shown
 from cadenza.core.errors import ConfigurationError, InputError
 from cadenza.safety.authority import StepConstants, check_authority
 from cadenza.safety.braking import Pair, PairDanger, emergency_controllers_of
@@ -669,7 +670,9 @@ class SafetyRuntime:
         except InputError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"obstacles: expected a list of shapes, got {entries!r}.") from error
+            raise InputError(
+                f"SafetyRuntime state: around: expected a list of shapes, got {shown(entries)}."
+            ) from error
         self._guard()
         return found
 
